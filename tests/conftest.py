@@ -40,8 +40,7 @@ from helpers import emulate, forget_drivers
 
 import gemm
 from gemm.backends import registry
-from gemm.backends.cuda.backend import CudaBackend
-from gemm.backends.cuda.launch import Launcher
+from gemm.backends.cuda.backend import CudaBackend, Launcher
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.core import disk_cache
 from gemm.core.problem import EXTRA, NARROW

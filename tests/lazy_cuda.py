@@ -160,17 +160,17 @@ class LazyCuda:
         from gemm.backends.cuda.transfer import Rows2D
 
         rows = Rows2D.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(Rows2D)))
-        source, target = rows.from_host or rows.from_device, rows.to_host or rows.to_device
-        assert (rows.from_kind, rows.to_kind) in ((1, 2), (2, 1))
-        assert (rows.from_kind == 1) == bool(rows.from_host)
-        if rows.from_kind == 1:
+        source, target = rows.source.host or rows.source.device, rows.target.host or rows.target.device
+        assert (rows.source.kind, rows.target.kind) in ((1, 2), (2, 1))
+        assert (rows.source.kind == 1) == bool(rows.source.host)
+        if rows.source.kind == 1:
             self.sent += rows.width * rows.rows
         else:
             self.fetched += rows.width * rows.rows
 
         def work():
             for row in range(rows.rows):
-                _move(target + row * rows.to_pitch, source + row * rows.from_pitch, rows.width)
+                _move(target + row * rows.target.pitch, source + row * rows.source.pitch, rows.width)
 
         self.enqueue(stream, work)
 

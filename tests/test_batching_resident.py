@@ -8,8 +8,8 @@ from numpy.testing import assert_array_equal
 import gemm
 from gemm import execute
 from gemm.backends import registry
-from gemm.backends.cuda import api, pointer_table, replay
-from gemm.backends.cuda.launch import Launcher
+from gemm.backends.cuda import api, pointer_table
+from gemm.backends.cuda.backend import Launcher
 from gemm.core.errors import KernelFailed
 from gemm.extras import pointer_batch
 from gemm.frontend import plan_cache
@@ -300,7 +300,7 @@ def test_large_ones_are_launched_by_themselves(cuda):
 
 
 def test_more_than_a_table_has(ours, together, monkeypatch):
-    monkeypatch.setattr(replay, "MOST", 32)
+    monkeypatch.setattr(pointer_table, "MOST", 32)
     p, q = matrices(100), matrices(100)
     a, b = sent(ours, p, q)
     check(ours, gemm.gemm_many(a, b, reproducible=True), expected(p, q))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import rand
 
-from gemm.backends.cuda import arrays, dlpack
+from gemm.backends.cuda import array_metadata, arrays
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device
 
@@ -72,7 +72,7 @@ def driver(monkeypatch):
 
 
 def seen(array, name="a"):
-    return arrays.view(array, name, devices)
+    return array_metadata.view(array, name, devices)
 
 
 def interface(**changes):
@@ -81,7 +81,7 @@ def interface(**changes):
 
 
 def test_interface(monkeypatch):
-    monkeypatch.setattr(arrays, "_ordinal", lambda address: 1)
+    monkeypatch.setattr(array_metadata, "_ordinal", lambda address: 1)
     array = interface()
     view = seen(array)
     assert (view.owner, view.data, view.offset, view.device) == (array, 1024, 0, DEVICES[1])
@@ -108,7 +108,7 @@ def test_interface(monkeypatch):
     ],
 )
 def test_interface_refuses(changes, said, monkeypatch):
-    monkeypatch.setattr(arrays, "_ordinal", lambda address: 0)
+    monkeypatch.setattr(array_metadata, "_ordinal", lambda address: 0)
     with pytest.raises(TypeError, match=said):
         seen(interface(**changes), "b")
 
@@ -116,12 +116,12 @@ def test_interface_refuses(changes, said, monkeypatch):
 def test_without_a_backend_the_cause_is_told():
     broken = raising(BackendUnavailable("cuda", "no driver"))
     with pytest.raises(BackendUnavailable, match="no driver"):
-        arrays.view(interface(shape=(0,), data=(0, False)), "a", broken)
+        array_metadata.view(interface(shape=(0,), data=(0, False)), "a", broken)
 
 
 def test_host_arrays_are_not_ours():
     for array in (rand(2, 2), [[1.0]], 3.0, memoryview(b"abc"), None):
-        assert arrays.view(array, "a", raising(AssertionError("devices were looked for"))) is None
+        assert array_metadata.view(array, "a", raising(AssertionError("devices were looked for"))) is None
 
 
 # DLPack.
@@ -142,23 +142,23 @@ class Exporter:
             raise TypeError("unexpected keyword argument 'max_version'")
         self.asked = asked
         place = self.array.ctypes.data, 1, self.array.shape
-        return dlpack.give(self.array, *place, self.dtype, version=self.newest)
+        return arrays.export_dlpack(self.array, *place, self.dtype, version=self.newest)
 
 
 @pytest.mark.parametrize(("newest", "old"), [(None, False), (None, True), ((1, 0), False), ((1, 3), False)])
 def test_dlpack_keeps_the_memory(newest, old):
     array = rand(2, 3, 4, dtype="float64")
-    references, kept = sys.getrefcount(array), len(dlpack._exported)
+    references, kept = sys.getrefcount(array), len(arrays._exported)
     exporter = Exporter(array, newest=newest, old=old)
     view = seen(exporter)
     assert view.owner.array is exporter
     assert (view.data + view.offset, view.shape, view.strides) == (array.ctypes.data, array.shape, array.strides)
     assert (view.dtype, view.device, view.queue, view.readonly) == (array.dtype, DEVICES[1], 1, False)
     assert exporter.asked == {"stream": 1} | ({} if old else {"max_version": (1, 0)})
-    assert len(dlpack._exported) == kept + 1
+    assert len(arrays._exported) == kept + 1
     del view
     gc.collect()
-    assert len(dlpack._exported) == kept
+    assert len(arrays._exported) == kept
     assert sys.getrefcount(array) == references + 1  # the capsule is gone: only `exporter` is left
 
 
@@ -178,7 +178,7 @@ def changed(**fields):
     """An exporter whose capsule says other things."""
     exporter = Exporter(rand(2, 2), newest=(1, 0))
     capsule = exporter.__dlpack__()
-    managed = dlpack._Versioned.from_address(dlpack._pointer(capsule, b"dltensor_versioned"))
+    managed = arrays._Versioned.from_address(arrays._pointer(capsule, b"dltensor_versioned"))
     for name, value in fields.items():
         setattr(managed.tensor if name == "code" else managed, name, value)
     exporter.__dlpack__ = lambda **_: capsule
@@ -251,21 +251,26 @@ def test_device_arrays_speak_dlpack(driver, newest):
 def test_consumers_that_take_the_memory_over(driver):
     """NumPy takes capsules of host memory: renamed ones are given back by whoever renamed them."""
     array = np.arange(12.0)
-    capsule = dlpack.give(array, array.ctypes.data, 0, (3, 4), "float64", version=None)
-    tensor = dlpack._Tensor.from_address(dlpack._pointer(capsule, b"dltensor"))
+    capsule = arrays.export_dlpack(array, array.ctypes.data, 0, (3, 4), "float64", version=None)
+    tensor = arrays._Tensor.from_address(arrays._pointer(capsule, b"dltensor"))
     tensor.device_type = 1
     taken = np.from_dlpack(exporting(capsule, 1))
     np.testing.assert_array_equal(taken, array.reshape(3, 4))
-    held = len(dlpack._exported)
+    held = len(arrays._exported)
     del capsule
     gc.collect()
-    assert len(dlpack._exported) == held
+    assert len(arrays._exported) == held
     del taken
     gc.collect()
-    assert len(dlpack._exported) == held - 1
+    assert len(arrays._exported) == held - 1
 
 
 # PyTorch and CuPy, as far as they are asked.
+
+
+def forget():
+    for cached in (array_metadata.library, array_metadata.repeatable, array_metadata._viewer):
+        cached.cache_clear()
 
 
 class Tensor:
@@ -318,9 +323,9 @@ def torch(monkeypatch):
         float32="float32", bfloat16="bfloat16", int32="int32",
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", module)
-    arrays._reader.cache_clear()
+    forget()
     yield module
-    arrays._reader.cache_clear()
+    forget()
 
 
 def test_torch_tensors(torch):
@@ -337,7 +342,7 @@ def test_torch_tensors(torch):
 def test_narrow_types(torch, name, monkeypatch):
     """Their typestr is that of bytes without a meaning; the array's own dtype tells."""
     dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
-    monkeypatch.setattr(arrays, "_ordinal", lambda address: 0)
+    monkeypatch.setattr(array_metadata, "_ordinal", lambda address: 0)
     array = interface(typestr=f"|V{dtype.itemsize}")
     array.dtype = dtype
     for view in (seen(array), seen(Tensor(name))):
@@ -346,7 +351,7 @@ def test_narrow_types(torch, name, monkeypatch):
 
 def test_torch_without_ml_dtypes(torch, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    arrays._torch_facts.cache_clear()
+    forget()
     with pytest.raises(TypeError, match=r"a has dtype bfloat16.*pip install ml_dtypes"):
         seen(Tensor("bfloat16"))
 
@@ -358,14 +363,14 @@ def test_lazy_tensors_are_resolved_unless_written_to(torch):
         with pytest.raises(TypeError, match=r"out is a lazily conjugated or negated"):
             seen(Tensor("complex64", **lazy), "out")
     whole = seen(Tensor("complex64"), "b")
-    assert arrays.conjugated(whole, devices).owner.resolved
+    assert array_metadata.conjugated(whole, devices).owner.resolved
 
 
 def test_results_are_the_librarys(torch, driver):
     """Of the result's type, not of the operand's: int8 gives int32, say."""
     view = seen(Tensor())
     view.__dict__["dtype"] = np.dtype("int32")
-    assert isinstance(arrays.empty((5, 6), view), Tensor)
+    assert isinstance(array_metadata.empty((5, 6), view), Tensor)
     assert torch.made == [((5, 6), "int32", "cuda:1")]
 
 
@@ -373,12 +378,12 @@ def test_results_of_other_libraries(driver):
     """An array of the array API gets its library's; what that refuses stays ours."""
     result = arrays.DeviceArray((2, 2), "float32", DEVICES[0])
     taking = SimpleNamespace(__array_namespace__=lambda: SimpleNamespace(from_dlpack=lambda x: ("theirs", x)))
-    assert arrays.returned(result, taking) == ("theirs", result)
+    assert array_metadata.returned(result, taking) == ("theirs", result)
     refusing = SimpleNamespace(__array_namespace__=lambda: SimpleNamespace(from_dlpack=raising(BufferError("no"))))
-    assert arrays.returned(result, refusing) is result
-    assert arrays.returned(result, result) is result
-    assert arrays.returned(result, object()) is result
-    foreign = arrays.conjugated
+    assert array_metadata.returned(result, refusing) is result
+    assert array_metadata.returned(result, result) is result
+    assert array_metadata.returned(result, object()) is result
+    foreign = array_metadata.conjugated
     with pytest.raises(TypeError, match="pass its conjugate"):
         foreign(result.view(), devices)
 
@@ -398,16 +403,16 @@ def test_cupy_arrays(monkeypatch):
         runtime=SimpleNamespace(is_hip=False), get_current_stream=lambda ordinal: stream
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "cupy", module)
-    arrays._reader.cache_clear()
+    forget()
     view = seen(ndarray())
     assert (view.data, view.device, view.queue, view.dtype) == (4096, DEVICES[1], 1, np.float64)
     stream.ptr = 99
     view = seen(ndarray())
     assert view.queue == 99
-    arrays._reader.cache_clear()
+    forget()
 
 
 def test_structs_have_the_standards_sizes():
-    assert ctypes.sizeof(dlpack._Tensor) == 48
-    assert ctypes.sizeof(dlpack._Managed) == 64
-    assert ctypes.sizeof(dlpack._Versioned) == 80
+    assert ctypes.sizeof(arrays._Tensor) == 48
+    assert ctypes.sizeof(arrays._Managed) == 64
+    assert ctypes.sizeof(arrays._Versioned) == 80

@@ -470,9 +470,9 @@ functions = (ctypes.cast(each, ctypes.c_void_p).value for each in (read, stream)
 api = like_torch.Exchange(1, 0, None, None, None, None, *functions)
 DeviceArray.is_neg = lambda x: False
 DeviceArray.__dlpack_c_exchange_api__ = like_torch.capsule(api)
-own = cuda_readers.reader(DeviceArray)
-cuda_readers.known[DeviceArray] = own._replace(native=cuda_readers._exchanged(DeviceArray))
-assert cuda_readers.known[DeviceArray].native
+own = cuda_readers.repeatable(DeviceArray)
+own.native = cuda_readers._exchanged(DeviceArray)
+assert own.native
 in_python = []
 real = repeat.DevicePlans.run
 repeat.DevicePlans.run = lambda self, given: in_python.append(1) or real(self, given)
@@ -493,7 +493,7 @@ def test_repeated_products_are_aligned_alike(backend, device):
     assert replay is not None
     moved = cuda_arrays.DeviceArray((4, 4), "float32", device)
     moved._address, kept = moved._address + 4, moved._address
-    assert replay(moved, b_, None, out, 1.0, 0.0) is None
+    assert replay(moved, b_, None, out, 1.0, 0.0, None) is None
     moved._address = kept
 
 

@@ -17,7 +17,7 @@ def device(monkeypatch):
     """The emulated GPU, where products of 70 rows already go in panels."""
     emulate(monkeypatch, streams="late", memory=64)
     for module, name, small in (
-        (transfer, "SLOT", 1 << 12), (pinned, "SLOT", 1 << 12), (staging, "TOGETHER", 1 << 13),
+        (transfer, "SLOT", 1 << 12), (pinned, "SLOT", 1 << 13), (staging, "TOGETHER", 1 << 13),
         (panels, "_NARROWEST", 32), (panels, "_GRAIN", 32), (panels, "LINK", 1e4),
         (panels, "_GROUP", 1 << 13), (staging, "LINE", 128),
     ):  # fmt: skip
@@ -28,7 +28,7 @@ def device(monkeypatch):
 
 
 def forget():
-    forget_drivers(pinned.lanes, panels.panels, staging._speed)
+    forget_drivers(pinned.channels, panels.panels)
 
 
 def run(device, a, b, c, out, *scale):
@@ -87,7 +87,7 @@ def test_faults_leave_the_operands(device, monkeypatch, fault, size):
     before = a.copy(), b.copy(), c.copy()
     out, warm = c.copy(), np.empty_like(c)
     if "HostAlloc" not in fault and "StreamCreate" not in fault:
-        run(device, a, b, None, warm, 1.0, 0.0)  # kernels are loaded, lanes are there
+        run(device, a, b, None, warm, 1.0, 0.0)  # kernels are loaded, channels are there
     monkeypatch.setenv("CUDA_MACHINE_FAIL", fault)
     failure = None
     try:

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemm.backends.cuda import replay
-from gemm.backends.cuda.array_metadata import Reader
+from gemm.backends.cuda import pointer_table
+from gemm.backends.cuda.array_metadata import Library
+from gemm.backends.cuda.pinned import Slot
 
 native = pytest.importorskip("gemm._memo")
 COUNT = 300
@@ -29,10 +30,17 @@ class Array:
         return self._shape
 
 
-READER = Reader(
-    lambda x: (x.shape, x.device), lambda x: int(x.address), lambda x: 1, lambda x: lambda: x,
-    lambda x: lambda count: [],
-)  # fmt: skip
+class Arrays(Library):
+    """Reads such arrays."""
+
+    def facts(self, x):
+        return x.shape, x.device
+
+    def address(self, x):
+        return int(x.address)
+
+
+LIBRARY = Arrays()
 
 
 def places(count=COUNT):
@@ -44,7 +52,7 @@ def column(base):
 
 
 def read(to, *columns, start=0, count=None):
-    return READER.read(columns, start, len(to) if count is None else count, to.ctypes.data)
+    return pointer_table.read(LIBRARY, columns, start, len(to) if count is None else count, to.ctypes.data)
 
 
 def test_all_that_are_alike():
@@ -118,12 +126,13 @@ def test_no_object_of_another_library_is_read_by_its_layout():
 
 
 def test_independence():
-    to, room = places(), np.zeros((COUNT, 4), np.uint64)
+    slot = Slot(places(pointer_table.MOST + COUNT), 0)  # entries, and workspace behind them
+    to = slot.memory[:COUNT]
     to[:, :] = (1 << 20) + 1024 * np.arange(4 * COUNT).reshape(COUNT, 4)
     reach = ((0, 1024),) * 4
 
     def found(reads_c=True):
-        return replay._independent(to.ctypes.data, COUNT, reach, reads_c, room.ctypes.data)
+        return pointer_table.independent(slot, COUNT, reach, reads_c)
 
     assert found()
     kept = to[30, 2]

@@ -105,7 +105,7 @@ def test_packed_once_where_the_batch_is_one():
     made = recipe(row, Chip(90, 132), Layout((9, 20, 6), 5, strides, (16,) * 4))
     assert made.copied == "b"
     assert [step.grid for step in made.steps] == [(1, 1), (1, 9)]
-    assert made.room == 6 * 8 * 4 + 64
+    assert made.workspace == 6 * 8 * 4 + 64
 
 
 def test_parts_of_k():
@@ -115,8 +115,8 @@ def test_parts_of_k():
     assert parts(replace(row, params={**row.params, "MULTICAST": 2}), 1, 1 << 20, 132) == 4
     layout = Layout((64, 64), 4096, ((16384, 4), (256, 4), (256, 4), (256, 4)), (16,) * 4)
     cluster, memory = (recipe(row, Chip(capability, 132), layout) for capability in (90, 80))
-    assert (cluster.steps[0].cluster, cluster.room) == (8, 0)
-    assert (memory.steps[0].cluster, memory.room) == (1, 256 + 8 * 64 * 64 * 4)
+    assert (cluster.steps[0].cluster, cluster.workspace) == (8, 0)
+    assert (memory.steps[0].cluster, memory.workspace) == (1, 256 + 8 * 64 * 64 * 4)
     assert memory.zeroed == (0, 256)
     ordered = recipe(row, Chip(90, 132), layout._replace(ordered=True))
     assert ordered.steps[0].grid == (1, 1)
@@ -130,10 +130,10 @@ def test_a_last_round_of_fewer_tiles_is_shared():
 
     shared = made(576, 4096, 7168)  # 5 x 32 tiles
     assert (shared.steps[0].grid, shared.zeroed) == ((132, 1), (0, 768))  # blocks, and how many have started
-    assert shared.room == 768 + 132 * 128 * 128 * 4
+    assert shared.workspace == 768 + 132 * 128 * 128 * 4
     for whole in (made(576, 4096, 7168, ordered=True), made(128, 128 * 132, 7168)):
-        assert (whole.steps[0].grid, whole.zeroed, whole.room) == ((132, 1), (0, 0), 0)
-    assert made(128, 128, 64).room == 0  # fewer steps than blocks
+        assert (whole.steps[0].grid, whole.zeroed, whole.workspace) == ((132, 1), (0, 0), 0)
+    assert made(128, 128, 64).workspace == 0  # fewer steps than blocks
 
 
 def test_types_have_sizes():

@@ -3,15 +3,13 @@
 import ctypes
 import importlib
 import math
-import struct
 from ctypes import CFUNCTYPE, POINTER, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gemm.backends.cuda import array_metadata, launch, launch_graph
-from gemm.backends.cuda import replay as cuda_replay
+from gemm.backends.cuda import array_metadata, launch_graph
 from gemm.backends.cuda.api import Driver
 from gemm.backends.cuda.driver import Function
 from gemm.backends.cuda.launch_plan import Layout
@@ -126,10 +124,10 @@ class Fake:
 
 def native(fake, room=4096, made_of=None):
     """The sequence in C over a Fake."""
-    made = launch_graph._native()
-    if made is None:
+    memo = array_metadata.module()
+    if memo is None:
         pytest.skip("gemm._memo was not built")
-    return made(fake.addresses, CONTEXT, POOL, room, (256, 64) if room else (0, 0), made_of or steps())
+    return memo.Sequence(fake.addresses, CONTEXT, POOL, room, (256, 64) if room else (0, 0), made_of or steps())
 
 
 @pytest.fixture
@@ -154,7 +152,7 @@ def in_python(monkeypatch):
             def free(self, address, stream):
                 driver.cuMemFreeAsync(address, stream)
 
-        return launch_graph.Sequence(Gpu(), CONTEXT, POOL, room, (256, 64) if room else (0, 0), steps())
+        return launch_graph.Sequence(Gpu(), room, (256, 64) if room else (0, 0), steps())
 
     return made
 
@@ -311,10 +309,6 @@ def capsule(exchange=EXCHANGE):
     return new(ctypes.addressof(exchange), b"dlpack_exchange_api", None)
 
 
-def scale(alpha, beta):
-    return struct.pack("f12xf12x", alpha, beta)
-
-
 class Lesson:
     """A memo that has learned one product of 4 × 6 tensors, and what it told the driver."""
 
@@ -322,12 +316,12 @@ class Lesson:
         self, *, reads_c = False, with_c = None, kept = 0, new = False, rounds = "f4",
         form = "f", alpha = 1,
     ):  # fmt: skip
-        made = launch_graph._native()
-        if made is None:
+        memo = array_metadata.module()
+        if memo is None:
             pytest.skip("gemm._memo was not built")
         self.fake = Fake()
         step = (0xAC0, 1, 1, 256, 1, 0, 0, bytes(80), 48, ((0, 0, 0), (8, 1, 0), (16, 2, 0), (24, 3, 0)), ())
-        self.sequence = made(self.fake.addresses, CONTEXT, 0, 0, (0, 0), (step,))
+        self.sequence = memo.Sequence(self.fake.addresses, CONTEXT, 0, 0, (0, 0), (step,))
         native = importlib.import_module("gemm._memo")
         native.reads(Tensor, capsule())
         self.memo = native.Memo(1, 4)
@@ -391,8 +385,8 @@ SCALARS = [1, 0, -3, 0.1, 2.5, 65519.0, 1e-60, 1e300, 2**40, True, math.nan, mat
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype, form):
     kind = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    launcher = SimpleNamespace(_scale=form)
-    launcher._parts = lambda x: launch.Launcher._parts(launcher, x)
+    packed = launch_graph.Scale({"f2": "float16", "f4": "float32"}.get(dtype, kind.name))
+    assert packed.form == form
     known = {zero: Lesson(rounds=f"{kind.kind}{kind.itemsize}", form=form, alpha=1 - zero) for zero in (0, 1)}
     repeated = 0
     for alpha in SCALARS:
@@ -410,8 +404,7 @@ def test_memo_rounds_alpha_and_beta_as_the_long_way_does(dtype, form):
             continue
         repeated += 1
         launched = (7 if alpha == 0 else rounded.item()), 0
-        expected = launch.Launcher.scale(launcher, *launched)
-        assert lesson.fake.said[-1][-1][0][48:] == expected, alpha
+        assert lesson.fake.said[-1][-1][0][48:] == packed(*launched), alpha
     assert repeated >= 4
 
 
@@ -474,16 +467,24 @@ def test_an_exchange_that_is_not_known_is_refused():
         native.reads(Tensor, object())
 
 
-READER = array_metadata.Reader(lambda x: x, lambda x: x.address, lambda x: 1, lambda x: lambda: x, lambda x: list)
+class Arrays(array_metadata.Library):
+    """Reads arrays that have an address."""
+
+    def address(self, x):
+        return x.address
 
 
 @pytest.mark.parametrize(("goal", "repeats"), [(0x1080, True), (0x0FC0, True), (0x107C, False), (0x1000, False)])
 def test_neighbours_repeat_and_overlapping_operands_do_not(goal, repeats):
     """a and b of 64 bytes at 0x1000 and 0x1040, as a pool lays them side by side."""
     launched = []
-    launches = SimpleNamespace(run=lambda stream, *addresses: launched.append(addresses[:4]))
+    launches = SimpleNamespace(run=lambda stream, addresses, scale: launched.append(addresses[:4]))
     layout = Layout((4, 4), 4, ((16, 4),) * 4, (4,) * 4)
-    a, b, out = (SimpleNamespace(address=at, dtype=np.dtype(np.float32)) for at in (0x1000, 0x1040, goal))
-    replay = cuda_replay.Replay(launches, layout, scale, "f", 0, READER, (a, b, None, out, None))
-    assert replay(a, b, None, out, 1.0, 0.0) is (out if repeats else None)
+    a, b, out = (
+        SimpleNamespace(address=at, shape=(4, 4), dtype=np.dtype(np.float32), device=None)
+        for at in (0x1000, 0x1040, goal)
+    )
+    known = launch_graph.Launched(launches, layout, (0,) * 5)
+    replay = launch_graph.Replay(known, launch_graph.Scale("float32"), Arrays(), (a, b, None, out, None))
+    assert replay(a, b, None, out, 1.0, 0.0, None) is (out if repeats else None)
     assert launched == ([(0x1000, 0x1040, 0, goal)] if repeats else [])

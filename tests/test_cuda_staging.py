@@ -11,8 +11,8 @@ from lazy_cuda import LazyCuda, LazyGpu
 
 from gemm.backends.cuda import panels as cuda_panels
 from gemm.backends.cuda import pinned, staging, transfer
-from gemm.backends.cuda.host_blocks import block, pieces
 from gemm.backends.cuda.panels import Shape, panels, rectangles, seconds, steps
+from gemm.backends.cuda.transfer import block, pieces
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import Work, parts
 
@@ -21,17 +21,17 @@ from gemm.core.operands import Work, parts
 def _small(monkeypatch):
     """Everything in the small, so that products of 40 rows go every way."""
     for module, name, value in (
-        (transfer, "SLOT", 1000), (pinned, "SLOT", 1000), (staging, "TOGETHER", 2048),
+        (transfer, "SLOT", 1000), (pinned, "SLOT", 2048), (staging, "TOGETHER", 2048),
         (staging, "_GRAIN", 4), (staging, "_LEAST", 100), (cuda_panels, "_NARROWEST", 8),
         (cuda_panels, "_GRAIN", 4), (cuda_panels, "_GROUP", 300), (cuda_panels, "_LARGE", 5000),
         (cuda_panels, "LINK", 1e3), (staging, "LINE", 16), (pinned, "_THREADED_FROM", 256),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     panels.cache_clear()
-    pinned.lanes.cache_clear()
+    pinned.channels.cache_clear()
     yield
     panels.cache_clear()
-    pinned.lanes.cache_clear()
+    pinned.channels.cache_clear()
 
 
 @pytest.fixture
@@ -147,8 +147,8 @@ def test_nothing_is_lost_when_a_call_fails(machine, name, with_c, shape):
     assert failed or name not in ("cuLaunchKernel", "cuMemcpyHtoDAsync")
 
 
-def porters():
-    return [thread for thread in threading.enumerate() if thread.name == "gemm-porter"]
+def copy_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gemm-copy")]
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_results_are_copied_while_operands_are(machine, copying):
         ways = []
 
         def before(to, source, gpu=gpu, case=case, ways=ways):
-            assert threading.current_thread() in porters()
+            assert threading.current_thread() in copy_threads()
             ways.append(np.may_share_memory(to, case.out))
             if case.c is case.out and ways[-1]:
                 assert gpu.computed == len(gpu.launched) > 1
@@ -231,13 +231,13 @@ def test_a_copy_that_fails_is_told_of(machine, copying, with_c, back):
         Case(number, with_c, (40, 40, 40)).delivered(gpu)
 
 
-def test_porters_end_with_their_lanes_and_can_be_done_without(machine, monkeypatch):
-    before = porters()
+def test_copy_threads_end_with_their_channels_and_can_be_done_without(machine, monkeypatch):
+    before = copy_threads()
     gpu, case = machine(), Case(3, "matrix", (40, 40, 40))
     case.run(gpu)
-    mine = [thread for thread in porters() if thread not in before]
+    mine = [thread for thread in copy_threads() if thread not in before]
     assert len(mine) == 1
-    pinned.lanes(gpu).trim()
+    pinned.channels(gpu).trim()
     mine[0].join(10)
     assert not mine[0].is_alive()
 
@@ -276,19 +276,19 @@ def test_no_terms(machine):
     assert (out == 2).all()
 
 
-def test_lanes_are_few_and_come_back(machine):
-    """Many threads at a time; the driver here is no thread's alone, so products take turns but lanes do not."""
+def test_channels_are_few_and_come_back(machine):
+    """Many threads at a time; the driver here is no thread's alone, so products take turns but channels do not."""
     gpu, lock, seen = machine(), threading.Lock(), set()
 
     def work(seed):
-        with pinned.lanes(gpu).one() as lane:
-            seen.add(id(lane))
+        with pinned.channels(gpu).one() as channel:
+            seen.add(id(channel))
         with lock:
             Case(seed, "matrix").delivered(gpu)
 
     at_once(work, range(12))
     assert len(seen) <= 4
-    pinned.lanes(gpu).trim()
+    pinned.channels(gpu).trim()
     gpu.driver.drain()
     assert not gpu.driver.streams
     assert not gpu.driver.recorded

@@ -12,7 +12,7 @@ ROW = "sgemm_cuda_emulated_fp16x3_128x192"
 PLANT = """
 import sys
 from gemm.core import disk_cache as sources
-from gemm.backends.cuda import launch as cuda_launch
+from gemm.backends.cuda import backend as cuda_backend
 from gemm.catalog import BY_NAME
 from gemm.backends import registry
 from gemm.select.verify.single import Mismatch
@@ -32,12 +32,12 @@ def read(source):
     return text
 sources.read = read
 ways = []
-made = cuda_launch.recipe
+made = cuda_backend.recipe
 def recipe(kernel, chip, layout):
     plan = made(kernel, chip, layout)
     ways.extend((kernel.name, step.grid[0] // step.cluster, step.cluster) for step in plan.steps if step.scaled)
     return plan
-cuda_launch.recipe = recipe
+cuda_backend.recipe = recipe
 backend = registry.backend("cuda")
 device, row = backend.devices()[0], BY_NAME[name]
 try:

@@ -3,7 +3,7 @@
  * gemm/backends/cuda/launch_plan.py makes the launch plan of a product. A Sequence stores the plan's functions,
  * grids and parameters. The parameters are bytes in which only addresses, tensor maps and scalars differ between
  * products. A run is a few calls of the driver. Python passes the addresses of the driver's functions, so that this
- * file links to no CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for installations
+ * file links to no CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for interpreters
  * without this extension.
  */
 #include "cuda.h"

@@ -67,7 +67,7 @@ batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from .kernel import Kernel
 from .kernel import typed_row as _row
@@ -106,36 +106,51 @@ def _ring(stage: str, boxes: int) -> dict[str, str]:
 _FITS = ("shared <= shared_memory_optin",)  # GPUs after Hopper, and cheaper ones, have less shared memory
 
 
-def _ffma(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stages: int = 4, resident: int, groups: int = 1,
-          startup: float, **rest: Any) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_ffma with tm x tn sums per thread.
+class Blocks(NamedTuple):
+    """How the thread blocks of a row share k and the multiprocessors: see STAGES, MULTICAST and OUT_BOXES.
+
+    Attributes:
+        resident: the number of blocks for each multiprocessor.
+    """
+
+    stages: int
+    multicast: int = 1
+    resident: int = 1
+    boxes: int = 0
+
+
+def _ffma(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stages: int = 4, resident: int,
+          groups: int = 1, **rest: Any) -> Kernel:  # fmt: skip
+    """A row of gemm_cuda_ffma.
 
     Args:
+        shape: BM, BN and BK.
+        sums: the sums of a thread, TM x TN.
         groups: number of thread groups that share a stage.
     """
+    (bm, bn, bk), (tm, tn) = shape, sums
     size = 8 if op == "d" else 4
     tile, workers = bm * bn * size, bm * bn // (tm * tn)
     shared = max(stages * bk * ((bm + bn) * size + 32), tile * (groups - 1), inbox(tile, workers, 8))
     about = "register tiles fed by cp.async" + (f", {groups} groups of threads a tile" if groups > 1 else "")
     return _cuda(
-        op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1,
-        startup=startup, gathers=1,
+        op, f"ffma_{'groups_' * (groups > 1)}{bm}x{bn}", "ffma", about, needs=SM_80, ordered=groups == 1, gathers=1,
         BM=bm, BN=bn, BK=bk, TM=tm, TN=tn, STAGES=stages, GROUPS=groups, THREADS=workers * groups,
         RESIDENT=resident, vector=16, parts=8, shared=shared, legal=_FITS, **rest,
     )  # fmt: skip
 
 
 FFMA: tuple[Kernel, ...] = (
-    _ffma("s", 128, 256, 16, 8, 16, resident=1, gflops=40500, startup=8.0),
-    _ffma("s", 128, 128, 16, 8, 8, resident=1, gflops=45200, startup=6.0),
-    _ffma("s", 64, 128, 32, 8, 8, stages=3, groups=2, resident=1, gflops=42600, startup=5.0),
-    _ffma("s", 64, 64, 32, 8, 8, groups=4, resident=1, gflops=35500, startup=3.0),
-    _ffma("s", 64, 128, 16, 8, 4, resident=2, gflops=38900, startup=4.0),
-    _ffma("s", 64, 64, 16, 8, 4, resident=4, gflops=37700, startup=3.0),
-    _ffma("s", 32, 128, 16, 4, 8, resident=4, gflops=38800, startup=2.4, scattered=1.0, swap="m > n"),
-    _ffma("s", 32, 64, 32, 4, 4, resident=4, gflops=33200, startup=2.2),
-    _ffma("s", 16, 256, 16, 4, 8, resident=3, gflops=29900, startup=1.4, scattered=1.0, swap="m > n"),
-    _ffma("d", 64, 64, 16, 4, 4, resident=2, gflops=21000, startup=6.0),
+    _ffma("s", (128, 256, 16), (8, 16), resident=1, gflops=40500, startup=8.0),
+    _ffma("s", (128, 128, 16), (8, 8), resident=1, gflops=45200, startup=6.0),
+    _ffma("s", (64, 128, 32), (8, 8), stages=3, groups=2, resident=1, gflops=42600, startup=5.0),
+    _ffma("s", (64, 64, 32), (8, 8), groups=4, resident=1, gflops=35500, startup=3.0),
+    _ffma("s", (64, 128, 16), (8, 4), resident=2, gflops=38900, startup=4.0),
+    _ffma("s", (64, 64, 16), (8, 4), resident=4, gflops=37700, startup=3.0),
+    _ffma("s", (32, 128, 16), (4, 8), resident=4, gflops=38800, startup=2.4, scattered=1.0, swap="m > n"),
+    _ffma("s", (32, 64, 32), (4, 4), resident=4, gflops=33200, startup=2.2),
+    _ffma("s", (16, 256, 16), (4, 8), resident=3, gflops=29900, startup=1.4, scattered=1.0, swap="m > n"),
+    _ffma("d", (64, 64, 16), (4, 4), resident=2, gflops=21000, startup=6.0),
     _cuda("s", "ffma_held_64x64", "ffma_held", "register tiles; operands pass through registers to shared memory",
           gflops=33000, startup=4.0, excluded_features=SM_80, parts=8,
           BM=64, BN=64, BK=16, TM=8, TN=4, THREADS=128),
@@ -168,10 +183,8 @@ FFMA_TMA: tuple[Kernel, ...] = (
 _FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for out in "bs")
 
 
-def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, boxes: int = 0,
-           gflops: float, startup: float, pairs: bool = False, **rest: Any) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_wgmma with `stages` stages and `resident` blocks per multiprocessor. fp8 is first converted to
-    float16.
+def _wgmma(op: str, bm: int, bn: int, blocks: Blocks, *, pairs: bool = False, **rest: Any) -> Kernel:
+    """A row of gemm_cuda_wgmma. fp8 is first converted to float16.
 
     pairs: adds "_pairs" to the name, because another row with the same tile has no multicast.
     """
@@ -181,34 +194,36 @@ def _wgmma(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, reside
     scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
         op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,
-        ordered=False, gflops=gflops, startup=startup, scattered=scattered,
-        BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast,
-        THREADS=2 * bm + 128, RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128,
-        OUT_BOXES=boxes,
-        maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
-        blocks=resident, parts=8 // multicast, **widen, **rest,
-        derived={**_ring("(BM + BN) * BK * 2", boxes), "b_swizzle": "B_WIDTH"},
+        ordered=False, scattered=scattered,
+        BM=bm, BN=bn, BK=64, STAGES=blocks.stages, MULTICAST=blocks.multicast, THREADS=2 * bm + 128,
+        RESIDENT=blocks.resident, B_WIDTH=64 if bn % 64 else 128, OUT_BOXES=blocks.boxes,
+        maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // blocks.multicast, a_swizzle=128,
+        blocks=blocks.resident, parts=8 // blocks.multicast, **widen, **rest,
+        derived={**_ring("(BM + BN) * BK * 2", blocks.boxes), "b_swizzle": "B_WIDTH"},
     )  # fmt: skip
 
 
 WGMMA: tuple[Kernel, ...] = (
-    *(_wgmma(op, 128, 256, 4, multicast=2, boxes=2, gflops=810000, startup=6.0) for op in "bh"),
-    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=780000, startup=8.0) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 192, 192, 4, gflops=680000, startup=8.0) for op in "bh"),
-    *(_wgmma(op, 192, 96, 5, gflops=640000, startup=6.0) for op in "bh"),
-    *(_wgmma(op, 64, 192, 3, resident=2, gflops=530000, startup=5.0) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 128, 128, 6, multicast=2, gflops=650000, startup=6.0) for op in "bh"),
-    *(_wgmma(op, 64, 128, 4, resident=2, boxes=1, gflops=570000, startup=2.8) for op in "bh"),
-    *(_wgmma(op, 64, 128, 4, multicast=2, resident=2, boxes=1, pairs=True, gflops=600000, startup=2.2) for op in "bh"),
-    *(_wgmma(op, 64, 128, 4, resident=2, gflops=520000, startup=3.6) for op in ("b32", "h32")),
+    *(_wgmma(op, 128, 256, Blocks(4, multicast=2, boxes=2), gflops=810000, startup=6.0) for op in "bh"),
+    *(_wgmma(op, 128, 192, Blocks(5, multicast=2), gflops=780000, startup=8.0) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 192, 192, Blocks(4), gflops=680000, startup=8.0) for op in "bh"),
+    *(_wgmma(op, 192, 96, Blocks(5), gflops=640000, startup=6.0) for op in "bh"),
+    *(_wgmma(op, 64, 192, Blocks(3, resident=2), gflops=530000, startup=5.0) for op in ("b", "h", "b32", "h32")),
+    *(_wgmma(op, 128, 128, Blocks(6, multicast=2), gflops=650000, startup=6.0) for op in "bh"),
+    *(_wgmma(op, 64, 128, Blocks(4, resident=2, boxes=1), gflops=570000, startup=2.8) for op in "bh"),
     *(
-        _wgmma(op, 64, 32, 8, resident=2, gflops=190000, startup=3.6, swap="m < n", streams=1)
+        _wgmma(op, 64, 128, Blocks(4, multicast=2, resident=2, boxes=1), pairs=True, gflops=600000, startup=2.2)
+        for op in "bh"
+    ),
+    *(_wgmma(op, 64, 128, Blocks(4, resident=2), gflops=520000, startup=3.6) for op in ("b32", "h32")),
+    *(
+        _wgmma(op, 64, 32, Blocks(8, resident=2), gflops=190000, startup=3.6, swap="m < n", streams=1)
         for op in ("b", "h", "b32", "h32")
     ),
-    *(_wgmma(op, 64, 64, 6, resident=2, boxes=1, gflops=480000, startup=2.2) for op in "bh"),
-    *(_wgmma(op, 64, 64, 6, resident=2, gflops=440000, startup=2.4) for op in ("b32", "h32")),
-    *(_wgmma(op, 128, 192, 5, multicast=2, gflops=700000, startup=8.0) for op in _FP8),
-    *(_wgmma(op, 64, 64, 6, resident=2, gflops=340000, startup=2.4) for op in _FP8),
+    *(_wgmma(op, 64, 64, Blocks(6, resident=2, boxes=1), gflops=480000, startup=2.2) for op in "bh"),
+    *(_wgmma(op, 64, 64, Blocks(6, resident=2), gflops=440000, startup=2.4) for op in ("b32", "h32")),
+    *(_wgmma(op, 128, 192, Blocks(5, multicast=2), gflops=700000, startup=8.0) for op in _FP8),
+    *(_wgmma(op, 64, 64, Blocks(6, resident=2), gflops=340000, startup=2.4) for op in _FP8),
 )
 """float16 and bfloat16 on Hopper's tensor cores; also fp8 with the accuracy of float16 products."""
 
@@ -234,8 +249,7 @@ EMULATED: tuple[Kernel, ...] = (
 """float32 products computed from products of narrower types on tensor cores."""
 
 
-def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resident: int = 1, boxes: int = 0,
-            gflops: float, startup: float, scattered: float = 0.6) -> Kernel:  # fmt: skip
+def _kmajor(op: str, bm: int, bn: int, blocks: Blocks, *, scattered: float = 0.6, **rest: Any) -> Kernel:
     """A row of gemm_cuda_kmajor, whose stages are 128 bytes of k. op "s": TF32; else int8 or fp8."""
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
@@ -245,31 +259,38 @@ def _kmajor(op: str, bm: int, bn: int, stages: int, *, multicast: int = 1, resid
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
         swap="b == 'N' and (a != 'T' or m < n)" if turns else "",
-        precision="medium" if tf32 or fp8 else "highest", gflops=gflops, startup=startup,
+        precision="medium" if tf32 or fp8 else "highest",
         scattered=0.2 if op.endswith("b") else scattered,  # 16-bit results are stored in pairs
-        BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128, RESIDENT=resident,
-        PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=boxes,
-        a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
-        a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=resident, parts=4 if bm == 256 else 8 // multicast,
-        derived=_ring("(BM + BN) * 128", boxes),
+        BM=bm, BN=bn, BK=bk, STAGES=blocks.stages, MULTICAST=blocks.multicast, THREADS=2 * bm + 128,
+        RESIDENT=blocks.resident,
+        PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=blocks.boxes,
+        a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // blocks.multicast,
+        a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=blocks.resident,
+        parts=4 if bm == 256 else 8 // blocks.multicast, derived=_ring("(BM + BN) * 128", blocks.boxes), **rest,
     )  # fmt: skip
 
 
 _BYTES = (("s8s32", 1.0), ("u8s32", 1.0), *((op, 0.9) for op in _FP8))
 
 KMAJOR: tuple[Kernel, ...] = (
-    _kmajor("s", 128, 256, 4, multicast=2, boxes=2, gflops=395000, startup=8.0),
-    _kmajor("s", 256, 128, 3, gflops=350000, startup=8.0),
-    _kmajor("s", 192, 128, 4, gflops=361000, startup=8.0),
-    _kmajor("s", 128, 64, 3, resident=2, gflops=258000, startup=5.2),
-    _kmajor("s", 64, 128, 4, resident=2, gflops=250000, startup=5.2),
-    _kmajor("s", 64, 64, 6, resident=2, boxes=1, gflops=200000, startup=3.4),
-    *(_kmajor(op, 128, 256, 4, multicast=2, boxes=2, gflops=rate * 1570000, startup=6.0) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 192, 5, multicast=2, gflops=rate * 1430000, startup=7.0) for op, rate in _BYTES),
-    *(_kmajor(op, 128, 64, 3, resident=2, gflops=870000, startup=4.0, scattered=0.4) for op in ("s8s32", "u8s32")),
+    _kmajor("s", 128, 256, Blocks(4, multicast=2, boxes=2), gflops=395000, startup=8.0),
+    _kmajor("s", 256, 128, Blocks(3), gflops=350000, startup=8.0),
+    _kmajor("s", 192, 128, Blocks(4), gflops=361000, startup=8.0),
+    _kmajor("s", 128, 64, Blocks(3, resident=2), gflops=258000, startup=5.2),
+    _kmajor("s", 64, 128, Blocks(4, resident=2), gflops=250000, startup=5.2),
+    _kmajor("s", 64, 64, Blocks(6, resident=2, boxes=1), gflops=200000, startup=3.4),
+    *(
+        _kmajor(op, 128, 256, Blocks(4, multicast=2, boxes=2), gflops=rate * 1570000, startup=6.0)
+        for op, rate in _BYTES
+    ),
+    *(_kmajor(op, 128, 192, Blocks(5, multicast=2), gflops=rate * 1430000, startup=7.0) for op, rate in _BYTES),
+    *(
+        _kmajor(op, 128, 64, Blocks(3, resident=2), gflops=870000, startup=4.0, scattered=0.4)
+        for op in ("s8s32", "u8s32")
+    ),
     # With two blocks per multiprocessor there are not enough registers for the two sets of sums of fp8.
-    *(_kmajor(op, 128, 64, 6, gflops=870000, startup=4.0) for op in _FP8),
-    *(_kmajor(op, 64, 64, 6, resident=2, boxes=1, gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
+    *(_kmajor(op, 128, 64, Blocks(6), gflops=870000, startup=4.0) for op in _FP8),
+    *(_kmajor(op, 64, 64, Blocks(6, resident=2, boxes=1), gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
 )
 """TF32, int8 and fp8 on tensor cores, which need both operands contiguous along k."""
 
@@ -315,9 +336,10 @@ GEMV: tuple[Kernel, ...] = (
 """Products with few columns or few rows, which need one pass over the matrix."""
 
 
-def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, resident: int,
+def _small(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stack: int, resident: int,
            gflops: float) -> Kernel:  # fmt: skip
-    """A row of gemm_cuda_small with `stack` products per block."""
+    """A row of gemm_cuda_small with `stack` products per block; `shape` and `sums` as in `_ffma`."""
+    (bm, bn, bk), (tm, tn) = shape, sums
     form = f"small_{bm}x{bn}" + f"x{bk}" * (bk > bm)
     return _cuda(
         op, form, "small", "many small products, a group of threads each", startup=1.8, gflops=gflops,
@@ -327,22 +349,21 @@ def _small(op: str, bm: int, bn: int, bk: int, tm: int, tn: int, *, stack: int, 
 
 
 SMALL: tuple[Kernel, ...] = (
-    *(_small(op, 16, 16, 16, 2, 4, stack=4, resident=8, gflops=15000) for op in "shb"),
-    _small("s", 16, 16, 32, 2, 4, stack=4, resident=6, gflops=16000),
-    *(_small(op, 32, 32, 32, 4, 4, stack=2, resident=6, gflops=25000) for op in "shb"),
-    *(_small(op, 64, 64, 32, 8, 4, stack=1, resident=4, gflops=30000) for op in "shb"),
-    _small("d", 16, 16, 16, 2, 4, stack=4, resident=6, gflops=7000),
+    *(_small(op, (16, 16, 16), (2, 4), stack=4, resident=8, gflops=15000) for op in "shb"),
+    _small("s", (16, 16, 32), (2, 4), stack=4, resident=6, gflops=16000),
+    *(_small(op, (32, 32, 32), (4, 4), stack=2, resident=6, gflops=25000) for op in "shb"),
+    *(_small(op, (64, 64, 32), (8, 4), stack=1, resident=4, gflops=30000) for op in "shb"),
+    _small("d", (16, 16, 16), (2, 4), stack=4, resident=6, gflops=7000),
 )
 """Batches of small products; one warp or one block computes a product."""
 
 
-def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, gflops: float, scattered: float) -> Kernel:
+def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, **rest: Any) -> Kernel:
     """A row of gemm_cuda_outer with `depth` of k in shared memory."""
     return _cuda(
-        op, f"outer_{bm}x{bn}", "outer", "small k: limited by storing the result", gflops=gflops, startup=2.6,
-        scattered=scattered,
+        op, f"outer_{bm}x{bn}", "outer", "small k: limited by storing the result", startup=2.6,
         BM=bm, BN=bn, BK=4, TM=4, TN=bn // 32, DEPTH=depth, THREADS=256, RESIDENT=resident,
-        a_lies=7, b_lies=7, streams=1, suits="k <= DEPTH",
+        a_lies=7, b_lies=7, streams=1, suits="k <= DEPTH", **rest,
     )  # fmt: skip
 
 

@@ -163,7 +163,7 @@ def again(launch: Launch, a: Operand, b: Operand, out: Operand) -> Callable[[], 
         return run
     x, y, goal = (view.owner for view in views)
     replay = launch.replay(x, y, None, goal)
-    return run if replay is None else lambda: run() if replay(x, y, None, goal, 1, 0) is None else None
+    return run if replay is None else lambda: run() if replay(x, y, None, goal, 1, 0, None) is None else None
 
 
 def finished(backend: Backend, device: Device, run: Callable[[], Any], times: int) -> None:

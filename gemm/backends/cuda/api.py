@@ -121,12 +121,12 @@ class Driver:
     def failure(self, name: str, status: int) -> KernelFailed:
         """Return the error for a call of `name` that returned the CUresult `status`."""
         words = []
-        for asked in ("cuGetErrorName", "cuGetErrorString"):
+        for function in ("cuGetErrorName", "cuGetErrorString"):
             text = c_char_p()
-            if getattr(self._library, asked)(status, byref(text)) == 0 and text.value:
+            if getattr(self._library, function)(status, byref(text)) == 0 and text.value:
                 words.append(text.value.decode(errors="replace"))
-        told = f"{words[0]} ({words[1]})" if len(words) == 2 else "".join(words) or f"error {status}"
-        return KernelFailed(f"{name}: {told}", memory=status == OUT_OF_MEMORY, lost=status in LOST)
+        cause = f"{words[0]} ({words[1]})" if len(words) == 2 else "".join(words) or f"error {status}"
+        return KernelFailed(f"{name}: {cause}", memory=status == OUT_OF_MEMORY, lost=status in LOST)
 
 
 def _missing(name: str) -> Callable[..., Any]:
@@ -140,23 +140,15 @@ def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...])
     outputs = [(at, p.kind) for at, p in enumerate(parameters) if isinstance(p, _Out)]
     native.restype = c_int
     native.argtypes = [POINTER(p.kind) if isinstance(p, _Out) else p for p in parameters]
-    if name in ("cuStreamQuery", "cuEventQuery"):
+    if not outputs:
 
-        def done(what: int) -> bool:
-            status = native(what)
-            if status not in (0, NOT_READY):
+        def called(*inputs: Any) -> bool:
+            status = native(*inputs)
+            if status not in (0, NOT_READY):  # only cuStreamQuery and cuEventQuery return NOT_READY
                 raise driver.failure(name, status)
             return bool(status == 0)
 
-        return done
-    if not outputs:
-
-        def plain(*inputs: Any) -> None:
-            status = native(*inputs)
-            if status:
-                raise driver.failure(name, status)
-
-        return plain
+        return called
 
     def returning(*inputs: Any) -> Any:
         arguments, results = list(inputs), [kind() for _, kind in outputs]

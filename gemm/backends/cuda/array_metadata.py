@@ -1,6 +1,7 @@
-"""Fast access to array metadata: type, shape, strides and address of a library's arrays, for repeated products.
+"""The arrays of PyTorch, CuPy and other libraries as operands: as DeviceViews, and as fast array metadata.
 
-A `Reader` reads the metadata of one library's arrays.
+A `Library` reads the arrays of one library. gemm never imports the library: if there are such arrays, it is loaded.
+Arrays of all other libraries are read by the CUDA Array Interface or DLPack.
 """
 
 from __future__ import annotations
@@ -8,78 +9,154 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, cast
 
-from gemm.backends.cuda.api import LEGACY_STREAM
-from gemm.backends.cuda.arrays import DeviceArray
-from gemm.core.operands import item
+import numpy as np
 
-Columns = tuple[Any, Any, Any, Any]
-"""The operands a, b, c and out of several products. Each is a list or tuple with an array for each product, or one
-array that all products use, or None."""
+from gemm.backends.cuda.api import LEGACY_STREAM, cuda
+from gemm.backends.cuda.arrays import CUDA, MANAGED, DeviceArray, import_dlpack, packed
+from gemm.core.operands import extra
+from gemm.core.problem import EXTRA, Device, DeviceView
+
+Devices = Callable[[], tuple[Device, ...]]
+Make = Callable[[tuple[int, ...]], Any]
+"""make(shape) returns a new array."""
 
 
-class Reader(NamedTuple):
-    """The functions that read array metadata of one library.
+class Library:
+    """The functions that read and make the arrays of one library. This class reads gemm's own arrays.
 
     Attributes:
-        facts: facts(array) returns all metadata that determines the launches of a product, except the address.
-        address: address(array) returns the address of the first element.
-        stream: stream(array) returns the stream on which work on the array must be enqueued.
-        empty: empty(array)() returns a new array with the type, shape and device of `array`.
-        several: several(array)(count) returns `count` such arrays, which may be slices of one array.
+        kind: the class of arrays. Products of its subclasses always take the full path.
         native: whether gemm._memo (C) reads this library's metadata without these functions.
     """
 
-    facts: Callable[[Any], Any]
-    address: Callable[[Any], int]
-    stream: Callable[[Any], int]
-    empty: Callable[[Any], Callable[[], Any]]
-    several: Callable[[Any], Callable[[int], Any]]
-    native: bool = False
+    kind: type = DeviceArray
+    native = False
 
-    def read(self, columns: Columns, start: int, count: int, place: int) -> tuple[int, tuple[int, ...]]:
-        """Write the addresses of up to `count` products, from product `start` on, to memory at `place`.
+    def view(self, array: Any, name: str, devices: Devices) -> DeviceView | None:
+        """Return `array` as a DeviceView, or None if it is not in CUDA memory."""
+        return cast(DeviceView, array.view())
 
-        Each product gets a struct gemm_place (csrc/gemm.h). Reading stops at the first product whose metadata differ
-        from those of product `start`.
+    def facts(self, x: Any) -> Any:
+        """Return all metadata that determines the launches of a product, except the address."""
+        return x.shape, x.dtype, x.device.key
 
-        Returns:
-            (number of products read, bitwise OR of the addresses for each of a, b, c and out).
-        """
-        given = [(operand, column) for operand, column in enumerate(columns) if column is not None]
-        to = (ctypes.c_uint64 * (4 * count)).from_address(place)
-        before: list[Any] = [None] * 4
-        first: list[Any] = [None] * 4
-        at, bits, done = [0] * 4, [0] * 4, 0
-        kind = in_place = None
-        try:
-            for done in range(count):
-                found = [(operand, item(column, start + done)) for operand, column in given]
-                role = columns[2] is not None and columns[3] is not None and found[-1][1] is found[-2][1]
-                if kind is None:
-                    kind, in_place = found[0][1].__class__, role
-                if role != in_place:
-                    return done, tuple(bits)
-                for operand, x in found:
-                    if x is before[operand]:
-                        continue
-                    if x.__class__ is not kind:
-                        return done, tuple(bits)
-                    facts = self.facts(x)
-                    if first[operand] is None:
-                        first[operand] = facts
-                    elif facts != first[operand]:
-                        return done, tuple(bits)
-                    before[operand], at[operand] = x, self.address(x)
-                for operand, _ in given:
-                    to[4 * done + operand] = at[operand]
-                    bits[operand] |= at[operand]
-        except Exception:  # an object that is not an array: the full path reports it
-            return done, tuple(bits)
-        return count, tuple(bits)
+    def address(self, x: Any) -> int:
+        """Return the address of the first element."""
+        return int(x._address)
+
+    def stream(self, x: Any) -> int:
+        """Return the stream on which work on the array must be enqueued."""
+        return LEGACY_STREAM
+
+    def maker(self, x: Any, dtype: np.dtype[Any] | None = None) -> Make:
+        """Return a function that makes arrays on the device of `x`, of the type of `x` or of `dtype`."""
+        return partial(DeviceArray, dtype=dtype or x.dtype, device=x.device)
+
+    def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
+        """Return `count` new arrays from `maker`. They may be slices of one array."""
+        return [make(shape) for _ in range(count)]
+
+
+class _Torch(Library):
+    """PyTorch's tensors, which are used as if they were detached: no gradient flows through a product."""
+
+    def __init__(self) -> None:
+        self._torch = torch = sys.modules["torch"]
+        self.kind, self.native = torch.Tensor, _exchanged(torch.Tensor)
+        self.address = torch.Tensor.data_ptr  # type: ignore[method-assign]
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times as fast as the public API
+        self._dtypes: dict[Any, np.dtype[Any]] = {}
+
+    def view(self, array: Any, name: str, devices: Devices) -> DeviceView | None:
+        if not array.is_cuda or self._torch.version.cuda is None:  # ROCm builds call their GPUs "cuda" too
+            return None
+        if array.layout != self._torch.strided:
+            raise TypeError(f"{name} has the layout {array.layout}, must be strided: use .to_dense()")
+        if array.is_conj() or array.is_neg():
+            if name == "out":
+                raise TypeError(f"{name} is a lazily conjugated or negated tensor: pass one that is not")
+            array = array.resolve_conj().resolve_neg()
+        dtype = self._dtypes.get(array.dtype)
+        if dtype is None:
+            dtype = self._dtypes[array.dtype] = _dtype(str(array.dtype).removeprefix("torch."), name)
+        strides = tuple([step * dtype.itemsize for step in array.stride()])
+        place = array, array.data_ptr(), 0, tuple(array.shape), strides
+        return DeviceView(*place, dtype, devices()[array.get_device()], self.stream(array))
+
+    def facts(self, x: Any) -> Any:
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
+
+    def stream(self, x: Any) -> int:
+        if self._raw_stream is None:
+            return self._torch.cuda.current_stream(x.device).cuda_stream or LEGACY_STREAM
+        return self._raw_stream(x.get_device()) or LEGACY_STREAM
+
+    def maker(self, x: Any, dtype: np.dtype[Any] | None = None) -> Make:
+        kind = x.dtype if dtype is None else getattr(self._torch, dtype.name)
+        return partial(self._torch.empty, dtype=kind, device=x.device)
+
+    def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
+        rows, *rest = shape
+        whole: Any = make((count * rows, *rest))
+        return cast(Sequence[Any], whole.unsafe_split(rows))  # autograd sees independent arrays
+
+
+class _CuPy(Library):
+    """CuPy's arrays."""
+
+    def __init__(self) -> None:
+        self._cupy = sys.modules["cupy"]
+        self.kind = self._cupy.ndarray
+
+    def view(self, array: Any, name: str, devices: Devices) -> DeviceView | None:
+        if self._cupy.cuda.runtime.is_hip:
+            return None
+        place = array, self.address(array), 0, array.shape, array.strides
+        device = devices()[array.device.id]
+        return _checked(DeviceView(*place, _dtype(array.dtype, name), device, self.stream(array)), name)
+
+    def facts(self, x: Any) -> Any:
+        return x.shape, x.strides, x.dtype, x.device.id
+
+    def address(self, x: Any) -> int:
+        return int(x.data.ptr)
+
+    def stream(self, x: Any) -> int:
+        return self._cupy.cuda.get_current_stream(x.device.id).ptr or LEGACY_STREAM
+
+    def maker(self, x: Any, dtype: np.dtype[Any] | None = None) -> Make:
+        def make(shape: tuple[int, ...]) -> Any:
+            with self._cupy.cuda.Device(device):
+                return self._cupy.empty(shape, kind)
+
+        device, kind = x.device.id, dtype or x.dtype
+        return make
+
+    def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
+        return list(make((count, *shape)))
+
+
+@cache
+def library(kind: type) -> Library | None:
+    """Return the Library of arrays of class `kind` or of its base classes. None: gemm knows only their protocols."""
+    if issubclass(kind, DeviceArray):
+        return Library()
+    for module, known, made in (("torch", "Tensor", _Torch), ("cupy", "ndarray", _CuPy)):
+        if issubclass(kind, getattr(sys.modules.get(module), known, ())):
+            return made()
+    return None
+
+
+@cache
+def repeatable(kind: type) -> Library | None:
+    """Return the Library of arrays of exactly this class. None: products of such arrays always take the full path."""
+    found = library(kind)
+    return found if found is not None and found.kind is kind else None
 
 
 @cache
@@ -106,79 +183,136 @@ def _exchanged(kind: type) -> bool:
     return True
 
 
-def _torch() -> Reader:
-    torch = sys.modules["torch"]
-    current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
+    """Return `array` as a DeviceView if the array is in CUDA memory, else None.
 
-    def facts(x: Any) -> Any:
-        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
+    If a PyTorch tensor is lazily conjugated or negated, the view is of a copy with that operation applied. `out` must
+    not be such a tensor.
 
-    def stream(x: Any) -> int:
-        return current(x.get_device()) or LEGACY_STREAM  # type: ignore[misc]
-
-    def slow_stream(x: Any) -> int:
-        return torch.cuda.current_stream(x.device).cuda_stream or LEGACY_STREAM
-
-    def empty(x: Any) -> Callable[[], Any]:
-        return partial(torch.empty, tuple(x.shape), dtype=x.dtype, device=x.device)
-
-    def several(x: Any) -> Callable[[int], Any]:
-        rows, *rest = x.shape
-        make = partial(torch.empty, dtype=x.dtype, device=x.device)
-        return lambda count: make((count * rows, *rest)).unsafe_split(rows)  # autograd sees independent arrays
-
-    used = slow_stream if current is None else stream
-    return Reader(facts, torch.Tensor.data_ptr, used, empty, several, _exchanged(torch.Tensor))
+    Raises:
+        TypeError: gemm cannot multiply this CUDA array (mask, dtype, layout). The message contains `name`.
+        BackendUnavailable: `array` is a CUDA array, but the CUDA backend cannot run.
+    """
+    return _viewer(array.__class__)(array, name, devices)
 
 
-def _cupy() -> Reader:
-    cupy = sys.modules["cupy"]
-
-    def facts(x: Any) -> Any:
-        return x.shape, x.strides, x.dtype, x.device.id
-
-    def stream(x: Any) -> int:
-        return cupy.cuda.get_current_stream(x.device.id).ptr or LEGACY_STREAM
-
-    def empty(x: Any) -> Callable[[], Any]:
-        def made() -> Any:
-            with cupy.cuda.Device(x_device):
-                return cupy.empty(shape, dtype)
-
-        x_device, shape, dtype = x.device.id, x.shape, x.dtype
-        return made
-
-    def several(x: Any) -> Callable[[int], Any]:
-        def made(count: int) -> Any:
-            with cupy.cuda.Device(x_device):
-                return list(cupy.empty((count, *shape), dtype))
-
-        x_device, shape, dtype = x.device.id, x.shape, x.dtype
-        return made
-
-    return Reader(facts, lambda x: int(x.data.ptr), stream, empty, several)
+@cache
+def _viewer(kind: Any) -> Callable[[Any, str, Devices], DeviceView | None]:
+    """Return the function that converts arrays of the class `kind` to DeviceViews."""
+    if issubclass(kind, np.ndarray):
+        return lambda array, name, devices: None
+    found = library(kind)
+    return _foreign if found is None else found.view
 
 
-def _own() -> Reader:
-    def empty(x: DeviceArray) -> Callable[[], Any]:
-        return partial(DeviceArray, x.shape, x.dtype, x.device)
-
-    def several(x: DeviceArray) -> Callable[[int], Any]:
-        make = empty(x)
-        return lambda count: [make() for _ in range(count)]
-
-    return Reader(
-        lambda x: (x.shape, x.dtype, x.device.key), lambda x: int(x._address), lambda x: LEGACY_STREAM, empty, several,
-    )  # fmt: skip
+def _foreign(array: Any, name: str, devices: Devices) -> DeviceView | None:
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _interface(array, interface, name, devices)
+    where = getattr(array, "__dlpack_device__", None)
+    if where is not None and int(where()[0]) in (CUDA, MANAGED):
+        return _dlpack(array, name, devices)
+    return None
 
 
-known: dict[type, Reader | None] = {}
+def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
+    """Return an uninitialised array with the dtype and on the device of `like`.
+
+    The array is of the same library as the owner of `like` if that is PyTorch or CuPy, else a DeviceArray.
+    """
+    found = library(like.owner.__class__)
+    if found is None or (isinstance(found, _CuPy) and like.dtype.name in EXTRA):
+        return DeviceArray(shape, like.dtype, like.device)
+    return found.maker(like.owner, like.dtype)(shape)
 
 
-def reader(kind: type) -> Reader | None:
-    """Return the Reader for arrays of exactly this class. None: products of such arrays always take the full path."""
-    if kind not in known:
-        makers = {("torch", "Tensor"): _torch, ("cupy", "ndarray"): _cupy}
-        make = makers.get((kind.__module__.partition(".")[0], kind.__name__), _own if kind is DeviceArray else None)
-        known[kind] = make() if make else None
-    return known[kind]
+def returned(owner: Any, example: Any) -> Any:
+    """Return the result `owner` as an array of the library of `example` if that library can import it, else `owner`."""
+    if owner.__class__ is not DeviceArray or example.__class__ is DeviceArray:
+        return owner
+    numba = sys.modules.get("numba.cuda")
+    # The import fails if the library does not know the dtype, for example.
+    with suppress(TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
+        if example.__class__.__module__.startswith("numba.") and numba is not None:
+            return numba.as_cuda_array(owner)
+        if hasattr(example, "__array_namespace__"):
+            return example.__array_namespace__().from_dlpack(owner)
+    return owner
+
+
+def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
+    """Return a conjugated copy of a whole array. Raises TypeError if the array's library is not PyTorch or CuPy."""
+    owner = found.owner
+    if not isinstance(library(owner.__class__), _Torch | _CuPy):
+        raise TypeError(f'trans="C" of a complex {type(owner).__name__} on a GPU: pass its conjugate, transposed')
+    copy = view(owner.conj(), "conj", devices)
+    assert copy is not None
+    return copy
+
+
+def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
+    """Convert an array that exports the CUDA Array Interface.
+
+    `stream` in the interface is the stream with pending work on the array. None means that no work is pending.
+    """
+    if interface.get("mask") is not None:
+        raise TypeError(f"{name} has a mask, which no product can take")
+    stream = interface.get("stream")
+    if stream == 0:
+        raise TypeError(f"{name} exports the stream 0, which the CUDA Array Interface forbids as ambiguous")
+    spelled = interface["typestr"]
+    if spelled[1:2] == "V":  # the interface describes the dtypes of ml_dtypes as void
+        spelled = getattr(array, "dtype", spelled)
+    dtype = _dtype(spelled, name)
+    address, shape, readonly = int(interface["data"][0]), tuple(interface["shape"]), bool(interface["data"][1])
+    strides = interface.get("strides")
+    strides = packed(shape, dtype.itemsize) if strides is None else tuple(strides)
+    device = devices()[_ordinal(address)] if address else devices()[0]
+    return _checked(DeviceView(array, address, 0, shape, strides, dtype, device, stream, readonly), name)
+
+
+def _dlpack(array: Any, name: str, devices: Devices) -> DeviceView:
+    try:
+        imported = import_dlpack(array)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from error
+    tensor, dtype = imported.tensor, _dtype(imported.dtype, name)
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = packed(shape, dtype.itemsize)
+    if tensor.strides:
+        strides = tuple(step * dtype.itemsize for step in tensor.strides[: tensor.ndim])
+    place = imported, tensor.data or 0, tensor.byte_offset, shape, strides
+    return _checked(DeviceView(*place, dtype, devices()[tensor.device_id], LEGACY_STREAM, imported.readonly), name)
+
+
+def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
+    if str(spelled) in EXTRA:
+        return extra(str(spelled), f"{name} has dtype {spelled}")
+    try:
+        dtype: np.dtype[Any] = np.dtype(spelled)
+    except TypeError as error:
+        raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU") from error
+    if dtype.kind not in "biufc" or dtype.name.startswith("float8"):
+        raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU")
+    if not dtype.isnative:
+        raise TypeError(f"{name} has dtype {dtype.str} of foreign byte order, which is not supported on a GPU")
+    return dtype
+
+
+def _checked(found: DeviceView, name: str) -> DeviceView:
+    """Return `found` if its elements are aligned, else raise TypeError.
+
+    A misaligned access on the device would destroy the CUDA context of the process.
+    """
+    steps = [stride for length, stride in zip(found.shape, found.strides, strict=True) if length > 1]
+    unit = found.dtype.itemsize
+    if any(place % unit for place in steps) or (found.data + found.offset) % min(unit, 16):
+        raise TypeError(f"{name} is not aligned to its dtype {found.dtype}: copy it first")
+    return found
+
+
+def _ordinal(address: int) -> int:
+    """Return the ordinal of the GPU whose memory contains `address`."""
+    ordinal = ctypes.c_int()
+    cuda().cuPointerGetAttribute(ctypes.addressof(ordinal), 9, address)  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return ordinal.value

@@ -1,4 +1,9 @@
-"""Conversion of CUDA arrays of any library to DeviceViews, without importing the library; gemm's own `DeviceArray`."""
+"""gemm's own `DeviceArray`, and DLPack for CUDA arrays, versions 0 and 1, which imports and exports arrays.
+
+A DLPack capsule contains a struct that describes memory, and a function that releases the memory (the deleter). A
+consumer that takes over the memory renames the capsule. If no consumer did so, the capsule's destructor releases the
+memory.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,162 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda import dlpack
 from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.transfer import fetch, send
 from gemm.core.errors import KernelFailed, delivering
-from gemm.core.operands import extent, extra
-from gemm.core.problem import EXTRA, Device, DeviceView
+from gemm.core.operands import extent
+from gemm.core.problem import Device, DeviceView
 
-Devices = Callable[[], tuple[Device, ...]]
+CUDA, MANAGED = 2, 13  # kDLCUDA, kDLCUDAManaged
+_READ_ONLY = 1  # a bit of DLManagedTensorVersioned.flags
+_PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
+
+_TYPES = {
+    **{f"{kind}{bits}": (code, bits) for kind, code in (("int", 0), ("uint", 1), ("float", 2), ("complex", 5))
+       for bits in (8, 16, 32, 64, 128)},
+    "bfloat16": (4, 16), "bool": (6, 8), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8),
+}  # fmt: skip
+"""{name of the type: (DLDataTypeCode, bits)}."""
+_NAMES = {code: name for name, code in _TYPES.items()}
+
+
+class _Tensor(ctypes.Structure):
+    """The C struct DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    """The C struct DLManagedTensor (version 0)."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+
+class _Versioned(ctypes.Structure):
+    """The C struct DLManagedTensorVersioned (version 1)."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64), ("tensor", _Tensor),
+    )  # fmt: skip
+
+
+def _capsule(name: str, result: Any, *arguments: Any) -> Any:
+    return ctypes.PYFUNCTYPE(result, *arguments)((f"PyCapsule_{name}", ctypes.pythonapi))
+
+
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_new = _capsule("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
+_pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+_is_valid = _capsule("IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+# These take a capsule's address: Python must not create references to a capsule that is being destroyed.
+_raw_pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_raw_is_valid = _capsule("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+
+
+class Import(NamedTuple):
+    """An array that exports DLPack, and the capsule that keeps the array's memory alive.
+
+    Attributes:
+        tensor: the DLTensor in the capsule.
+        dtype: the name of the array's type.
+    """
+
+    array: Any
+    capsule: Any
+    tensor: _Tensor
+    dtype: str
+    readonly: bool
+
+
+def import_dlpack(array: Any) -> Import:
+    """Import `array` through `array.__dlpack__`. The array is ready for work on the legacy stream.
+
+    Raises TypeError if gemm does not support the array's dtype or its version of DLPack.
+    """
+    try:
+        capsule = array.__dlpack__(stream=LEGACY_STREAM, max_version=(1, 0))
+    except TypeError:  # a producer of version 0 does not know max_version
+        capsule = array.__dlpack__(stream=LEGACY_STREAM)
+    readonly = False
+    if _is_valid(capsule, _VERSIONED):
+        managed = _Versioned.from_address(_pointer(capsule, _VERSIONED))
+        if managed.major != 1:
+            raise TypeError(f"DLPack version {managed.major}.{managed.minor} is not known, only 1 and 0")
+        tensor, readonly = managed.tensor, bool(managed.flags & _READ_ONLY)
+    else:
+        tensor = _Tensor.from_address(_pointer(capsule, _PLAIN))
+    name = _NAMES.get((tensor.code, tensor.bits))
+    if name is None or tensor.lanes != 1:
+        raise TypeError(f"DLPack type {tensor.code} of {tensor.bits} bits and {tensor.lanes} lanes is not supported")
+    return Import(array, capsule, tensor, name, readonly)
+
+
+_exported: dict[int, Any] = {}
+"""{address of an exported struct: the objects that must live as long as the struct}."""
+
+
+def _forget(address: int) -> None:
+    _exported.pop(address, None)
+
+
+def _destroyed(capsule: int) -> None:
+    for name in (_PLAIN, _VERSIONED):
+        if _raw_is_valid(capsule, name):  # not renamed: no consumer took over the memory
+            _forget(_raw_pointer(capsule, name))
+
+
+_delete, _destroy = _Deleter(_forget), _Destructor(_destroyed)
+
+
+def export_dlpack(owner: Any, address: int, device: int, shape: tuple[int, ...], dtype: str, *, version: Any) -> Any:
+    """Return a capsule for C-ordered memory that `owner` keeps alive.
+
+    `version` is the newest version of DLPack that the consumer knows. None means version 0.
+    """
+    sizes, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*packed(shape, 1))
+    tensor = _Tensor(address, CUDA, device, len(shape), *_TYPES[dtype], 1, sizes, steps, 0)
+    managed: Any
+    if version is not None and version[0] >= 1:
+        managed, label = _Versioned(1, 0, None, _delete, 0, tensor), _VERSIONED
+    else:
+        managed, label = _Managed(tensor, None, _delete), _PLAIN
+    place = ctypes.addressof(managed)
+    _exported[place] = owner, managed, sizes, steps
+    return _new(place, label, _destroy)
+
+
+def packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the byte strides of a C-ordered array."""
+    strides = [itemsize]
+    for length in shape[:0:-1]:
+        strides.append(strides[-1] * max(1, length))
+    return tuple(reversed(strides[: len(shape)]))
+
+
+def make_ready(stream: int | None, wait: Callable[[int], None]) -> None:
+    """Call `wait(stream)` if the consumer's stream must wait for pending work on the array.
+
+    `stream` is the argument of __dlpack__. The legacy stream and -1 ("do not synchronise") need no wait. Raises
+    ValueError for streams that DLPack forbids.
+    """
+    if stream == 0 or (stream is not None and stream < -1):
+        raise ValueError(f"stream = {stream} is none of CUDA's in DLPack: pass -1, 1, 2 or a stream's handle")
+    if stream not in (None, -1, LEGACY_STREAM):
+        wait(int(stream or 0))
+
 
 _STAGED_FROM = 1 << 20  # copies of at least this many bytes go through page-locked memory
 
@@ -46,7 +194,7 @@ class DeviceArray:
         if self.nbytes:
             with device.handle as gpu:
                 self._address = int(gpu.allocate(self.nbytes, LEGACY_STREAM))
-        strides = _packed(self.shape, self.dtype.itemsize)
+        strides = packed(self.shape, self.dtype.itemsize)
         self._view = self._address, 0, self.shape, strides, self.dtype, device, LEGACY_STREAM
 
     def __del__(self) -> None:
@@ -74,7 +222,7 @@ class DeviceArray:
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CUDA, self.device.handle.ordinal
+        return CUDA, self.device.handle.ordinal
 
     def __dlpack__(
         self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -84,9 +232,9 @@ class DeviceArray:
             raise BufferError(f"a DeviceArray is only exported where it lies, {self.__dlpack_device__()}")
         self._lent = True
         with delivering(self.device.key), self.device.handle:
-            dlpack.make_ready(stream, lambda theirs: follow(theirs, LEGACY_STREAM))
+            make_ready(stream, lambda theirs: follow(theirs, LEGACY_STREAM))
         place = self._address, self.device.handle.ordinal
-        return dlpack.give(self, *place, self.shape, self.dtype.name, version=max_version)
+        return export_dlpack(self, *place, self.shape, self.dtype.name, version=max_version)
 
     def view(self) -> DeviceView:
         """Return a DeviceView of the whole array."""
@@ -115,80 +263,6 @@ class DeviceArray:
             return to_host(self.view())
 
 
-def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
-    """Return `array` as a DeviceView if the array is in CUDA memory, else None.
-
-    A PyTorch tensor is used as if it were detached: no gradient flows through a product. If a tensor is lazily
-    conjugated or negated, the view is of a copy with that operation applied. `out` must not be such a tensor.
-
-    Raises:
-        TypeError: gemm cannot multiply this CUDA array (mask, dtype, layout). The message contains `name`.
-        BackendUnavailable: `array` is a CUDA array, but the CUDA backend cannot run.
-    """
-    return _reader(array.__class__)(array, name, devices)
-
-
-@cache
-def _reader(kind: type) -> Callable[[Any, str, Devices], DeviceView | None]:
-    """Return the function that converts arrays of the class `kind` to DeviceViews."""
-    if issubclass(kind, np.ndarray):
-        return lambda array, name, devices: None
-    if issubclass(kind, DeviceArray):
-        return lambda array, name, devices: array.view()
-    for module, known, reader in (("torch", "Tensor", _torch), ("cupy", "ndarray", _cupy)):
-        if issubclass(kind, getattr(sys.modules.get(module), known, ())):
-            return reader
-    return _foreign
-
-
-def _foreign(array: Any, name: str, devices: Devices) -> DeviceView | None:
-    interface = getattr(array, "__cuda_array_interface__", None)
-    if interface is not None:
-        return _interface(array, interface, name, devices)
-    where = getattr(array, "__dlpack_device__", None)
-    if where is not None and int(where()[0]) in (dlpack.CUDA, dlpack.MANAGED):
-        return _dlpack(array, name, devices)
-    return None
-
-
-def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
-    """Return an uninitialised array with the dtype and on the device of `like`.
-
-    The array is of the same library as the owner of `like` if that is PyTorch or CuPy, else a DeviceArray.
-    """
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if isinstance(like.owner, getattr(torch, "Tensor", ())):
-        return torch.empty(shape, dtype=getattr(torch, like.dtype.name), device=like.owner.device)  # type: ignore[union-attr]
-    if isinstance(like.owner, getattr(cupy, "ndarray", ())) and like.dtype.name not in EXTRA:
-        with cupy.cuda.Device(like.owner.device.id):  # type: ignore[union-attr]
-            return cupy.empty(shape, like.dtype)  # type: ignore[union-attr]
-    return DeviceArray(shape, like.dtype, like.device)
-
-
-def returned(owner: Any, example: Any) -> Any:
-    """Return the result `owner` as an array of the library of `example` if that library can import it, else `owner`."""
-    if owner.__class__ is not DeviceArray or example.__class__ is DeviceArray:
-        return owner
-    numba = sys.modules.get("numba.cuda")
-    # The import fails if the library does not know the dtype, for example.
-    with suppress(TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
-        if example.__class__.__module__.startswith("numba.") and numba is not None:
-            return numba.as_cuda_array(owner)
-        if hasattr(example, "__array_namespace__"):
-            return example.__array_namespace__().from_dlpack(owner)
-    return owner
-
-
-def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
-    """Return a conjugated copy of a whole array. Raises TypeError if the array's library is not PyTorch or CuPy."""
-    owner = found.owner
-    if _reader(owner.__class__) not in (_torch, _cupy):
-        raise TypeError(f'trans="C" of a complex {type(owner).__name__} on a GPU: pass its conjugate, transposed')
-    copy = view(owner.conj(), "conj", devices)
-    assert copy is not None
-    return copy
-
-
 def to_host(source: DeviceView) -> np.ndarray:
     """Wait for all work that is enqueued on the device of `source`, then return a copy of `source` on the host."""
     if not source.size:
@@ -205,128 +279,3 @@ def to_host(source: DeviceView) -> np.ndarray:
     strided: np.ndarray = np.ndarray(source.shape, source.dtype, span, -low, source.strides)
     copy: np.ndarray = strided.copy()
     return copy
-
-
-@cache
-def _torch_facts(torch: Any) -> tuple[Any, Any, Any, dict[Any, np.dtype[Any]]]:
-    """Return facts about this PyTorch that do not change.
-
-    Returns:
-        (the layout of strided tensors, whether PyTorch was built for CUDA, a function from the GPU's ordinal to the
-        handle of its current stream, an empty cache from PyTorch's dtypes to NumPy's).
-    """
-    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times as fast as the public API
-    stream = raw or (lambda ordinal: torch.cuda.current_stream(ordinal).cuda_stream)
-    return torch.strided, torch.version.cuda is not None, stream, {}  # ROCm builds call their GPUs "cuda" too
-
-
-def _torch(tensor: Any, name: str, devices: Devices) -> DeviceView | None:
-    strided, is_cuda, current, dtypes = _torch_facts(sys.modules["torch"])
-    if not tensor.is_cuda or not is_cuda:
-        return None
-    if tensor.layout != strided:
-        raise TypeError(f"{name} has the layout {tensor.layout}, must be strided: use .to_dense()")
-    if tensor.is_conj() or tensor.is_neg():
-        if name == "out":
-            raise TypeError(f"{name} is a lazily conjugated or negated tensor: pass one that is not")
-        tensor = tensor.resolve_conj().resolve_neg()
-    dtype = dtypes.get(tensor.dtype)
-    if dtype is None:
-        dtype = dtypes[tensor.dtype] = _dtype(str(tensor.dtype).removeprefix("torch."), name)
-    size, ordinal = dtype.itemsize, tensor.get_device()
-    strides = tuple([step * size for step in tensor.stride()])
-    stream = current(ordinal) or LEGACY_STREAM
-    return DeviceView(tensor, tensor.data_ptr(), 0, tuple(tensor.shape), strides, dtype, devices()[ordinal], stream)
-
-
-def _cupy(array: Any, name: str, devices: Devices) -> DeviceView | None:
-    cupy = sys.modules["cupy"]
-    if cupy.cuda.runtime.is_hip:
-        return None
-    ordinal = array.device.id
-    stream = cupy.cuda.get_current_stream(ordinal).ptr or LEGACY_STREAM
-    place = array, int(array.data.ptr), 0, array.shape, array.strides
-    return _checked(DeviceView(*place, _dtype(array.dtype, name), devices()[ordinal], stream), name)
-
-
-def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
-    """Convert an array that exports the CUDA Array Interface.
-
-    `stream` in the interface is the stream with pending work on the array. None means that no work is pending.
-    """
-    if interface.get("mask") is not None:
-        raise TypeError(f"{name} has a mask, which no product can take")
-    stream = interface.get("stream")
-    if stream == 0:
-        raise TypeError(f"{name} exports the stream 0, which the CUDA Array Interface forbids as ambiguous")
-    spelled = interface["typestr"]
-    if spelled[1:2] == "V":  # the interface describes the dtypes of ml_dtypes as void
-        spelled = getattr(array, "dtype", spelled)
-    dtype = _dtype(spelled, name)
-    address, shape, readonly = int(interface["data"][0]), tuple(interface["shape"]), bool(interface["data"][1])
-    strides = interface.get("strides")
-    strides = _packed(shape, dtype.itemsize) if strides is None else tuple(strides)
-    device = devices()[_ordinal(address)] if address else devices()[0]
-    return _checked(DeviceView(array, address, 0, shape, strides, dtype, device, stream, readonly), name)
-
-
-class Exported:
-    """An array that exports only DLPack, with the capsule that keeps its memory exported."""
-
-    def __init__(self, array: Any, capsule: Any) -> None:
-        self.array, self.capsule = array, capsule
-
-
-def _dlpack(array: Any, name: str, devices: Devices) -> DeviceView:
-    try:
-        taken = dlpack.take(array)
-    except TypeError as error:
-        raise TypeError(f"{name}: {error}") from error
-    dtype = _dtype(taken.dtype, name)
-    strides = _packed(taken.shape, dtype.itemsize)
-    if taken.strides is not None:
-        strides = tuple(step * dtype.itemsize for step in taken.strides)
-    owner, device = Exported(array, taken.capsule), devices()[taken.device]
-    place = owner, taken.address, taken.offset, taken.shape, strides
-    return _checked(DeviceView(*place, dtype, device, LEGACY_STREAM, taken.readonly), name)
-
-
-def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
-    if str(spelled) in EXTRA:
-        return extra(str(spelled), f"{name} has dtype {spelled}")
-    try:
-        dtype: np.dtype[Any] = np.dtype(spelled)
-    except TypeError as error:
-        raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU") from error
-    if dtype.kind not in "biufc" or dtype.name.startswith("float8"):
-        raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU")
-    if not dtype.isnative:
-        raise TypeError(f"{name} has dtype {dtype.str} of foreign byte order, which is not supported on a GPU")
-    return dtype
-
-
-def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the byte strides of a C-ordered array."""
-    strides = [itemsize]
-    for length in shape[:0:-1]:
-        strides.append(strides[-1] * max(1, length))
-    return tuple(reversed(strides[: len(shape)]))
-
-
-def _checked(found: DeviceView, name: str) -> DeviceView:
-    """Return `found` if its elements are aligned, else raise TypeError.
-
-    A misaligned access on the device would destroy the CUDA context of the process.
-    """
-    steps = [stride for length, stride in zip(found.shape, found.strides, strict=True) if length > 1]
-    unit = found.dtype.itemsize
-    if any(place % unit for place in steps) or (found.data + found.offset) % min(unit, 16):
-        raise TypeError(f"{name} is not aligned to its dtype {found.dtype}: copy it first")
-    return found
-
-
-def _ordinal(address: int) -> int:
-    """Return the ordinal of the GPU whose memory contains `address`."""
-    ordinal = ctypes.c_int()
-    cuda().cuPointerGetAttribute(ctypes.addressof(ordinal), 9, address)  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return ordinal.value

@@ -6,25 +6,213 @@ with __cuda_array_interface__ or DLPack) in place, in order on their own stream.
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+import math
+import struct
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from gemm.backends.cuda import arrays, panels
-from gemm.backends.cuda.api import cuda
-from gemm.backends.cuda.driver import find_devices
-from gemm.backends.cuda.launch import Launcher, keep
-from gemm.backends.cuda.staging import TOGETHER
+from gemm.backends.cuda import array_metadata, arrays, operand_layout, panels, pointer_table, staging
+from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
+from gemm.backends.cuda.driver import Gpu, find_devices
+from gemm.backends.cuda.launch_graph import Launched, Launches, Replay, Scale, signature
+from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
 from gemm.catalog import Kernel
-from gemm.core.backend import Backend, Drivers, Launch
-from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.core.backend import Backend, Drivers, Kept, Launch
+from gemm.core.errors import KernelFailed
+from gemm.core.operands import Work, item
+from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
+
+_KINDS = 256
+"""The number of layouts whose prepared launches a launcher caches."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planes(Kept):
+    """Owns a prepacked matrix, split into `planes` planes. A product must use the whole matrix, not a part of it."""
+
+    planes: int
+
+
+class Launcher:
+    """Launches `kernel` on `device`, for products of any size and strides (see gemm.core.backend.Launch)."""
+
+    signature = staticmethod(signature)
+
+    def __init__(self, kernel: Kernel, device: Device, problem: Problem) -> None:
+        self.kernel, self.device = kernel, device
+        self.gpu: Gpu = device.handle
+        self.ordered = problem.reproducible
+        self.scale = Scale(kernel.dtype)
+        self._chip = Chip(self.gpu.capability, self.gpu.units)
+        self._launches = lru_cache(_KINDS)(lambda layout: Launches(self.gpu, recipe(kernel, self._chip, layout)))
+        self._last = threading.local()
+        itemsize = np.dtype(problem.dtype).itemsize
+        # Sums in a type that is wider than out are rounded once, at the end. Then k cannot be cut.
+        whole = self.scale.form not in "IQ" and itemsize < struct.calcsize(self.scale.form)
+        self._cuts_k = not (self.ordered or problem.fused or whole)
+        self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
+
+    def __call__(self, *given: Any) -> None:
+        """Compute the given `Work`."""
+        work = Work(*given)
+        out = work.out
+        if isinstance(out, np.ndarray):
+            with self.gpu:
+                staging.stage(self.gpu, self.enqueue, work, cuts_k=self._cuts_k)
+            return
+        views: list[DeviceView] = [x for x in work if isinstance(x, DeviceView)]
+        for view in views:
+            if view.device.handle is not self.gpu:  # the kernel would fault and destroy the context
+                raise ValueError(f"operands lie on {view.device.key} and {self.device.key}: move them to one device")
+        queues = {view.queue for view in views if view.queue is not None}
+        stream = min(queues, default=LEGACY_STREAM) if out.queue is None else out.queue
+        others = queues - {stream}
+        with self.gpu:
+            for other in others:
+                follow(stream, other)
+            self.enqueue(work, stream)
+            for other in others:  # wait, because later work on this stream may overwrite an operand
+                follow(other, stream)
+
+    def enqueue(self, work: Work, stream: int) -> None:
+        """Launch on `stream` for operands that are views of this GPU's memory. Do not wait for the result.
+
+        The operands may have other shapes, strides and alignments than the Problem. c may be out. b may be a matrix
+        that was prepacked for this kernel. Raises KernelFailed.
+        """
+        a, b, c, out, alpha, beta, bias = work
+        layout, scale = layout_of(work, ordered=self.ordered, activation=self._activation), self.scale(alpha, beta)
+        if self._apart:
+            self._enqueue_apart(layout, (a, b, c, out), scale, stream)
+            return
+        addresses = tuple(0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
+        launches = self._launches(layout)
+        try:
+            launches.run(stream, addresses, scale)
+        except KernelFailed as error:
+            # If c is out and the product has several launches, some of them may already have overwritten c. Then no
+            # other kernel can compute the product.
+            in_place = addresses[2] == addresses[3]
+            error.spoilt = not error.memory and in_place and sum(step.scaled for step in launches.recipe.steps) > 1
+            raise
+        self._last.launched = Launched(launches, layout, addresses)
+
+    def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
+        """Launch for stacks as if each product had separate operands, through a table of addresses."""
+        *batch, m, n = layout.shape
+        one = layout._replace(shape=(m, n), strides=tuple(x[-2:] for x in layout.strides))
+        count = math.prod(batch)
+        with self.gpu as gpu, pointer_table.table_memory(gpu) as slot:
+            for first in range(0, count, pointer_table.MOST):
+                some = min(pointer_table.MOST, count - first)
+                bits = pointer_table.spread(slot, views, first, some)
+                pointer_table.launch(gpu, self._launches, slot, pointer_table.Table(some, one, bits), scale, stream)
+                if first + some < count:
+                    cuda().cuEventSynchronize(slot.event)
+
+    def together(
+        self, replay: Replay, columns: pointer_table.Columns, start: int, count: int, alpha: Any, beta: Any
+    ) -> tuple[int, Any]:
+        """Compute many products in one launch (a pointer batch).
+
+        The launch takes at most `count` products, from product `start` on. All of them have the same metadata as the
+        product that `replay` repeats, and none depends on another.
+
+        Returns:
+            (number of products computed, their results, or None if `columns` contains out). The number is 0 if too few
+            products are alike and independent.
+        """
+        stream = replay.reader.stream(item(columns[0], start))
+        with self.gpu as gpu:
+            if not pointer_table.capturing(stream):
+                with pointer_table.table_memory(gpu) as slot:
+                    table = pointer_table.collect(slot, replay, columns, start, count)
+                    if table is not None:
+                        pointer_table.launch(gpu, self._launches, slot, table, self.scale(alpha, beta), stream)
+                        return table.many, table.results
+        return 0, None
+
+    def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
+        """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
+        given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
+        if not isinstance(out, DeviceView):
+            return dict.fromkeys(given, "copied")
+        layout = layout_of(Work(a, b, c, out, 1, int(c is not None)), ordered=self.ordered)
+        packed = recipe(self.kernel, self._chip, layout).copied
+        return {name: "packed on the device" if name in packed else "used in place" for name in given}
+
+    def replay(self, a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> Replay | None:
+        """Return a Replay that repeats this thread's last launch, or None if the launch cannot be repeated.
+
+        The arguments are the device arrays of that launch. c is None if the launch does not read c.
+        """
+        launched, self._last.launched = getattr(self._last, "launched", None), None
+        operands, known = (a, b, c, out, bias), array_metadata.repeatable(a.__class__)
+        if launched is None or known is None:
+            return None
+        # The launch read a copy of an array that has another address.
+        if any(x is not None and known.address(x) != at for x, at in zip(operands, launched.addresses, strict=True)):
+            return None
+        return Replay(launched, self.scale, known, operands)
+
+
+def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layout:
+    """Return the Layout of operands that are DeviceViews. It contains all that determines the launch plan."""
+    a, b, c, out, _, _, bias = work
+    views = (a, b, out if c is None else c, out)
+    aligned = tuple(math.gcd(16, x.data + x.offset) for x in views)
+    steps = None
+    if bias is not None:
+        steps = tuple(
+            stride // bias.dtype.itemsize if length > 1 else 0
+            for length, stride in zip(bias.shape[-2:], bias.strides[-2:], strict=True)
+        )
+    return Layout(
+        out.shape, a.shape[-1], tuple(x.strides for x in views), aligned, c is not None, ordered, steps, activation,
+        kept=isinstance(b.owner, Planes) and a.shape[-1] > 0,
+    )  # fmt: skip
+
+
+def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
+    """Prepack the (k, n) matrix `b` on the device, and return it in a layout that `row` reads.
+
+    If `row` can read `b` in place, the result is a view of `b` itself. Raises KernelFailed.
+    """
+    k, n = b.shape
+    size = b.dtype.itemsize
+    along, across = b.strides[0] // size, b.strides[1] // size
+    aligned = math.gcd(16, b.data + b.offset)
+    x = operand_layout.Operand("b", operand_layout.A, 0, types(row)[1], n, k, 1, along, across, 0, aligned)
+    planes = row.params.get("planes", 0)
+    if row.params.get("widen"):
+        raise TypeError(f"{row.name} takes no prepared b")
+    if not planes and operand_layout.in_place(row, x) is not None:
+        return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
+    y, step, nbytes = operand_layout.prepared(row, x, operand_layout.BIAS, 0)
+    memory = arrays.DeviceArray((nbytes,), "uint8", device)
+    launches = Launches(device.handle, Recipe((step,), row, False, 0, (0, 0), "b"))
+    stream = LEGACY_STREAM if b.queue is None else b.queue
+    launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
+    with device.handle:
+        cuda().cuStreamSynchronize(stream)  # later products may use any stream
+    memory._lent = True  # freeing then waits for products that still run
+    owner = Planes(memory, planes) if planes else Kept(memory)
+    strides = (y.along * size, y.across * size)
+    if planes:  # strides cannot describe planes; these strides only tell which axis is contiguous
+        strides = (max(n, 2) * size, size) if y.transposed else (size, max(k, 2) * size)
+    return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)
 
 
 class CudaBackend(Backend):
     """NVIDIA GPUs."""
 
     name: ClassVar[str] = "cuda"
-    overlaps: ClassVar[int] = TOGETHER + 1
+    copying: ClassVar[float] = panels.HOST
+    overlaps: ClassVar[int] = staging.TOGETHER + 1
 
     def __init__(self) -> None:
         self._drivers = Drivers("cuda", "CUDA", find_devices)
@@ -36,16 +224,16 @@ class CudaBackend(Backend):
         return Launcher(kernel, device, problem)
 
     def view(self, array: object, name: str) -> DeviceView | None:
-        return arrays.view(array, name, self.devices)
+        return array_metadata.view(array, name, self.devices)
 
     def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
-        return cast(DeviceView, self.view(arrays.empty(shape, like), "out"))
+        return cast(DeviceView, self.view(array_metadata.empty(shape, like), "out"))
 
     def returned(self, result: DeviceView, example: object) -> object:
-        return arrays.returned(result.owner, example)
+        return array_metadata.returned(result.owner, example)
 
     def conjugated(self, view: DeviceView) -> DeviceView:
-        return arrays.conjugated(view, self.devices)
+        return array_metadata.conjugated(view, self.devices)
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
         view = self.to_device(b, device) if isinstance(b, np.ndarray) else b
@@ -62,5 +250,3 @@ class CudaBackend(Backend):
     def synchronize(self, device: Device) -> None:
         with device.handle:
             cuda().cuCtxSynchronize()
-
-    copying: ClassVar[float] = panels.HOST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,23 +27,6 @@ _ATTRIBUTES = {
     "shared_memory_optin": 97, "memory_pools": 115,
 }  # fmt: skip
 """{name in gemm: CUdevice_attribute}."""
-
-
-class _PoolProps(ctypes.Structure):
-    """The C struct CUmemPoolProps."""
-
-    _fields_ = (
-        ("allocation", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("id", ctypes.c_int),
-        ("security", ctypes.c_void_p), ("most", ctypes.c_size_t), ("reserved", ctypes.c_ubyte * 56),
-    )  # fmt: skip
-
-
-_forked: list[int] = []
-"""Not empty in a child forked from a process that had found GPUs. Such a child must not call the driver."""
-
-
-def _after_fork() -> None:
-    _forked.append(os.getpid())
 
 
 def threads(kernel: Kernel) -> int:
@@ -77,6 +61,7 @@ class Gpu:
         self.ordinal = ordinal
         self.id = cuda().cuDeviceGet(ordinal)
         self._pool = 0
+        self._process = os.getpid()
         self._lock = lock()
         self._functions: dict[Any, Function] = {}
         self.facts = {name: self._attribute(which) for name, which in _ATTRIBUTES.items()}
@@ -99,7 +84,7 @@ class Gpu:
         return int(cuda().cuDevicePrimaryCtxRetain(self.id))
 
     def __enter__(self) -> Gpu:
-        if _forked:
+        if os.getpid() != self._process:
             raise KernelFailed("CUDA was in use when this process was forked, and does not survive that", lost=True)
         cuda().cuCtxPushCurrent(self.context)
         return self
@@ -119,7 +104,8 @@ class Gpu:
         if self.pools and not self._pool:
             with self._lock:
                 if not self._pool:
-                    wanted = _PoolProps(1, 0, 1, self.id)  # pinned, no handles, on this device
+                    # CUmemPoolProps: pinned, no handles, on this device
+                    wanted = ctypes.create_string_buffer(struct.pack("4i72x", 1, 0, 1, self.id))
                     pool = cuda().cuMemPoolCreate(ctypes.addressof(wanted))
                     kept = ctypes.c_uint64(int(cuda().cuDeviceTotalMem(self.id)) // 32)
                     cuda().cuMemPoolSetAttribute(pool, 4, ctypes.addressof(kept))  # CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -200,16 +186,8 @@ def find_devices() -> tuple[Device, ...]:
         raise BackendUnavailable("cuda", f"the driver does not load ({error})", _DRIVER) from error
     try:
         driver.cuInit(0)
-    except KernelFailed as error:
-        if f"error {NO_DEVICE}" in str(error) or "NO_DEVICE" in str(error):
-            cause = "there is no CUDA device"
-            raise BackendUnavailable("cuda", cause, f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES") from error
-        raise BackendUnavailable("cuda", str(error), _DRIVER) from error
-    if not compilers():
-        raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_after_fork)
-    try:
+        if not compilers():
+            raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
         version = int(driver.cuDriverGetVersion())
         oldest = min(found.major for found in compilers())
         if version // 1000 < oldest:
@@ -219,6 +197,9 @@ def find_devices() -> tuple[Device, ...]:
             )  # fmt: skip
         devices = tuple(_describe(ordinal, version) for ordinal in range(int(driver.cuDeviceGetCount())))
     except KernelFailed as error:
+        if f"error {NO_DEVICE}" in str(error) or "NO_DEVICE" in str(error):
+            cause = "there is no CUDA device"
+            raise BackendUnavailable("cuda", cause, f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES") from error
         raise BackendUnavailable("cuda", str(error), _DRIVER) from error
     if not devices:
         raise BackendUnavailable("cuda", "there is no CUDA device", _DRIVER)

@@ -1,36 +1,33 @@
-"""Launch graphs: a launch plan (`Recipe`) with its kernels loaded. It can be repeated with other addresses.
+"""Launch graphs: a launch plan (`Recipe`) with its kernels loaded, and products that repeat it with other addresses.
 
-gemm._memo implements the graph in C. The class `Sequence` here does the same in Python, for installations without
-gemm._memo, and for plans that need workspace on devices without memory pools.
+gemm._memo implements the graph in C. The class `Sequence` here does the same in Python: for free-threaded Python, which
+has no gemm._memo, and for plans that need workspace on devices without memory pools.
+
+`Replay` is the plan cache's value for a product of device arrays. Checking arguments, choosing a kernel and planning
+its launches takes longer than a small product runs. Operands with equal library, types, shapes, strides and device need
+the same launches, if their addresses have at least the same alignment and out overlaps no input.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import struct
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
+from gemm.backends.cuda import array_metadata
 from gemm.backends.cuda.api import OUT_OF_MEMORY, cuda
+from gemm.backends.cuda.array_metadata import Library
 from gemm.backends.cuda.driver import Gpu, threads
-from gemm.backends.cuda.launch_plan import SCALE_AT, Recipe
-from gemm.backends.cuda.operand_layout import ROOM, Map, Step
+from gemm.backends.cuda.launch_plan import SCALE_AT, Layout, Recipe
+from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, Map, Step
 from gemm.catalog import launch_arithmetic
+from gemm.core.errors import KernelFailed
 
 _FUNCTIONS = (
     "cuLaunchKernel", "cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
     "cuMemsetD32Async", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
 )  # fmt: skip
-
-
-@cache
-def _native() -> Any:
-    """Return the class gemm._memo.Sequence, or None if gemm._memo was not built."""
-    try:
-        return importlib.import_module("gemm._memo").Sequence
-    except ImportError:
-        return None
 
 
 @cache
@@ -50,21 +47,22 @@ class Launches:
         with gpu:
             pool = gpu.pool
             steps = tuple(_prepared(gpu, step) for step in recipe.steps)
-        native = _native() if pool or not recipe.room else None
-        given = gpu.context, pool, recipe.room, recipe.zeroed, steps
-        self._sequence = Sequence(gpu, *given) if native is None else native(_addresses(), *given)
-        self.native = None if native is None else self._sequence
+        memo = array_metadata.module() if pool or not recipe.workspace else None
+        given = recipe.workspace, recipe.zeroed, steps
+        self.native = None if memo is None else memo.Sequence(_addresses(), gpu.context, pool, *given)
+        self._sequence = self.native or Sequence(gpu, *given)
 
-    def run(self, stream: int, a: int, b: int, c: int, out: int, bias: int, scale: bytes) -> None:
-        """Enqueue the product of the operands at these addresses. `scale` is alpha and beta. Raises KernelFailed."""
-        failed = self._sequence.run(stream, a, b, c, out, bias, scale)
-        if failed is None:
-            return
+    def run(self, stream: int, addresses: tuple[int, ...], scale: bytes) -> None:
+        """Enqueue the product of a, b, c, out and bias at these addresses. `scale` is alpha and beta.
+
+        Raises KernelFailed.
+        """
+        failed = self._sequence.run(stream, *addresses, scale)
         # No kernel was launched yet, and trimming the pool may free enough memory: try once more.
         if failed == ("cuMemAllocFromPoolAsync", OUT_OF_MEMORY):
             with self.gpu:
                 self.gpu.trim()
-            failed = self._sequence.run(stream, a, b, c, out, bias, scale)
+            failed = self._sequence.run(stream, *addresses, scale)
         if failed is not None:
             raise cuda().failure(*failed)
 
@@ -88,42 +86,26 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-class _Attribute(ctypes.Structure):
-    """The C struct CUlaunchAttribute."""
-
-    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_uint * 16))
-
-
-class _Config(ctypes.Structure):
-    """The C struct CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
-    )  # fmt: skip
-
-
 class Sequence:
     """The same as gemm._memo.Sequence, in Python."""
 
-    def __init__(
-        self, gpu: Gpu, context: int, pool: int, room: int, zeroed: tuple[int, int], steps: tuple[Any, ...]
-    ) -> None:
-        self._gpu, self._room, self._zeroed, self._steps = gpu, room, zeroed, steps
+    def __init__(self, gpu: Gpu, workspace: int, zeroed: tuple[int, int], steps: tuple[Any, ...]) -> None:
+        self._gpu, self._workspace, self._zeroed, self._steps = gpu, workspace, zeroed, steps
 
-    def run(self, stream: int, a: int, b: int, c: int, out: int, bias: int, scale: bytes) -> None:
-        """Enqueue the launches; see Launches.run."""
+    def run(self, stream: int, *given: Any) -> None:
+        """Enqueue the launches for the given a, b, c, out, bias and scale; see Launches.run."""
+        *addresses, scale = given
         with self._gpu as gpu:
-            at = [a, b, c, out, bias, gpu.allocate(self._room, stream) if self._room else 0]
+            at = [*addresses, gpu.allocate(self._workspace, stream) if self._workspace else 0]
             try:
                 offset, size = self._zeroed
                 if size:
-                    cuda().cuMemsetD32Async(at[ROOM] + offset, 0, size // 4, stream)
+                    cuda().cuMemsetD32Async(at[WORKSPACE] + offset, 0, size // 4, stream)
                 for step in self._steps:
                     _launch(step, at, stream, scale)
             finally:
-                if self._room:
-                    gpu.free(at[ROOM], stream)
+                if self._workspace:
+                    gpu.free(at[WORKSPACE], stream)
 
 
 def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> None:
@@ -141,10 +123,10 @@ def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> 
         cuda().cuLaunchKernel(handle, x, y, 1, block, 1, 1, shared, stream, ctypes.addressof(arguments), None)
         return
     # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION and _CLUSTER_DIMENSION
-    wanted = [(6, (1,))] * overlaps + [(4, (cluster, 1, 1))] * (cluster != 1)
-    attributes = (_Attribute * len(wanted))(*(_Attribute(i, 0, (ctypes.c_uint * 16)(*value)) for i, value in wanted))
-    triples = [(ctypes.c_uint * 3)(*sizes) for sizes in ((x, y, 1), (block, 1, 1))]
-    config = _Config(*triples, shared, stream, ctypes.addressof(attributes), len(wanted))
+    wanted = [(6, 1, 0, 0)] * overlaps + [(4, cluster, 1, 1)] * (cluster != 1)
+    attributes = ctypes.create_string_buffer(b"".join(struct.pack("i4x3I52x", *each) for each in wanted))
+    fields = x, y, 1, block, 1, 1, shared, stream, ctypes.addressof(attributes), len(wanted)
+    config = ctypes.create_string_buffer(struct.pack("7IPPI4x", *fields))  # CUlaunchConfig
     cuda().cuLaunchKernelEx(ctypes.addressof(config), handle, ctypes.addressof(arguments), None)
 
 
@@ -152,8 +134,139 @@ def _encoded(x: Map, address: int) -> tuple[Any, int]:
     """Encode a tensor map. Return the memory that contains it, and the map's aligned address in that memory."""
     memory = ctypes.create_string_buffer(128 + 64)
     place = -(-ctypes.addressof(memory) // 64) * 64
-    dims, strides = (ctypes.c_uint64 * 3)(*x.dims), (ctypes.c_uint64 * 2)(*x.strides)
-    box, one = (ctypes.c_uint32 * 3)(*x.box), (ctypes.c_uint32 * 3)(1, 1, 1)
-    arrays = [ctypes.addressof(values) for values in (dims, strides, box, one)]
+    given = ctypes.create_string_buffer(struct.pack("5Q6I", *x.dims, *x.strides, *x.box, 1, 1, 1))
+    arrays = [ctypes.addressof(given) + offset for offset in (0, 24, 40, 52)]
     cuda().cuTensorMapEncodeTiled(place, x.kind, 3, address, *arrays, 0, x.swizzle, 3, 0)
     return memory, place
+
+
+_FORMS = {"float64": "d", "complex64": "ff", "complex128": "dd", "int64": "Q"}
+
+
+class Scale:
+    """Packs alpha and beta in the format of gemm.cuh: 16 bytes each.
+
+    Attributes:
+        form: the format of one of them (module struct).
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.form = _FORMS.get(dtype) or ("I" if "int" in dtype else "f")
+        self._both = struct.Struct(2 * f"{self.form}{16 - struct.calcsize(self.form)}x")
+
+    def __call__(self, alpha: Any, beta: Any) -> bytes:
+        if self.form in "IQ":  # integers wrap
+            mask = (1 << 8 * struct.calcsize(self.form)) - 1
+            return self._both.pack(int(alpha) & mask, int(beta) & mask)
+        if len(self.form) == 1:
+            return self._both.pack(alpha, beta)
+        x, y = complex(alpha), complex(beta)
+        return self._both.pack(x.real, x.imag, y.real, y.imag)
+
+
+def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
+    """Return the signature of a product: everything that determines its launches, except the addresses.
+
+    All arrays must have the same class. b is None for a prepacked matrix, which is the same in each call. c or out is
+    None if it is not given. Returns None if such products cannot be repeated.
+    """
+    reader = array_metadata.repeatable(a.__class__)
+    if reader is None:
+        return None
+    facts = reader.facts
+    return (
+        facts(a), None if b is None else facts(b), None if c is None else c is out or facts(c),
+        None if out is None else facts(out), None if bias is None else facts(bias),
+    )  # fmt: skip
+
+
+class Launched(NamedTuple):
+    """A launch that a Replay may repeat. `addresses` are those of a, b, c, out and bias; 0 for None."""
+
+    launches: Launches
+    layout: Layout
+    addresses: tuple[int, ...]
+
+
+class Replay:
+    """A product of device arrays that can be repeated, in any thread, for arrays with the same metadata.
+
+    Attributes:
+        layout: the layout of the product that was launched.
+        reader: reads the arrays' metadata.
+        spans: for each of a, b, c and out, and of bias if there is one: the bytes from the first element to the lowest
+            one, and to the end of the highest one.
+    """
+
+    def __init__(self, launched: Launched, scale: Scale, reader: Library, arrays: tuple[Any, ...]) -> None:
+        """`arrays` are a, b, c, out and bias of the launch."""
+        self._launches, layout, addresses = launched
+        self._scale, self._kept, self.layout = scale, addresses[1], layout
+        self.reader, self._address = reader, reader.address
+        self._make, self._shape = reader.maker(arrays[3]), tuple(arrays[3].shape)
+        self._masks = [least - 1 for least in layout.aligned]  # the low bits that must be 0 in the addresses
+        *batch, m, n = layout.shape
+        shapes = [(*batch, m, layout.k), (*batch, layout.k, n), layout.shape, layout.shape, (m, n)]
+        sizes = [16 if x is None else _itemsize(x) for x in arrays]
+        strides = list(layout.strides)
+        if layout.bias is not None:
+            strides.append(tuple(sizes[4] * step for step in layout.bias))
+        self.spans = [_span(*each) for each in zip(shapes, strides, sizes, strict=False)]
+
+    def results(self, count: int) -> Any:
+        """Return new arrays for the results of `count` products."""
+        return self.reader.several(self._make, self._shape, count)
+
+    @property
+    def native(self) -> tuple[Any, ...] | None:
+        """What gemm._memo needs to repeat the product in C, or None if it cannot.
+
+        A tuple: the function that makes a new result, the gemm._memo.Sequence, and (format of the scalars, address of
+        a prepacked b, b's span in bytes, the low bits that must be 0 in the addresses).
+        """
+        if not self.reader.native or self._launches.native is None:
+            return None
+        make = partial(self._make, self._shape)
+        return make, self._launches.native, (self._scale.form, self._kept, *self.spans[1], *self._masks)
+
+    def __call__(self, *given: Any) -> Any:
+        """Enqueue the product of the given a, b, c, out, alpha, beta and bias. b is None for a prepacked matrix.
+
+        Returns `out`, or a new array if `out` is None. Returns None if the product must take the full path: because of
+        alignment, overlap or an error.
+        """
+        a, b, c, out, alpha, beta, bias = given
+        address, masks, created = self._address, self._masks, out is None
+        if created:
+            out = self._make(self._shape)
+        x, y, goal = address(a), self._kept if b is None else address(b), address(out)
+        z = 0 if c is None or not self.layout.reads_c else goal if c is out else address(c)
+        w = 0 if bias is None else address(bias)
+        if x & masks[0] or y & masks[1] or z & masks[2] or goal & masks[3]:
+            return None
+        if not created:
+            low, high = self.spans[OUT]
+            inputs = x, y, 0 if c is out else z, 0, w
+            for at, (first, last) in zip(inputs, self.spans, strict=False):
+                if at and at + first < goal + high and goal + low < at + last:
+                    return None
+        try:
+            self._launches.run(self.reader.stream(out), (x, y, z, goal, w), self._scale(alpha, beta))
+        except KernelFailed:
+            return None  # the full path meets the same error and handles it
+        return out
+
+
+def _itemsize(x: Any) -> int:
+    """Return the bytes of an element of an array of any library."""
+    return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
+    """Return the bytes from the first element to the lowest one, and to the end of the highest one.
+
+    Both numbers must be exact. Allocators place arrays directly next to each other. If a span were too large,
+    neighbouring arrays would seem to overlap, and the product would not be repeated.
+    """
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + size

@@ -13,7 +13,7 @@ from itertools import product
 from typing import NamedTuple
 
 from gemm.backends.cuda import operand_layout
-from gemm.backends.cuda.operand_layout import BIAS, OUT, ROOM, SIZES, A, B, C, Operand, Step, View
+from gemm.backends.cuda.operand_layout import BIAS, OUT, SIZES, WORKSPACE, A, B, C, Operand, Step, View
 from gemm.catalog import Kernel, launch_arithmetic, simplest
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import same_stack
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
         ordered: whether ordered accumulation is required.
         bias: the bias's strides in elements along m and n, or None.
         activation: the number of the activation in gemm.cuh.
-        kept: whether b is prepacked: stored in the planes that the kernel reads, as `launch.keep` makes them.
+        kept: whether b is prepacked: stored in the planes that the kernel reads, as `backend.keep` makes them.
         apart: whether the product is a pointer batch. Then the addresses of a, b, c and out are those of the first
             entries in a table of operand addresses. The strides along the only batch axis are the distances between
             table entries, and `aligned` is the alignment of the operands themselves.
@@ -86,7 +86,7 @@ class Recipe(NamedTuple):
         kernel: the kernel that computes the product. It is the fallback if the requested kernel cannot compute the
             product.
         swap: whether the plan computes out^T = b^T·a^T.
-        room: bytes of workspace in device memory that the steps need.
+        workspace: bytes of workspace in device memory that the steps need.
         zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.
         copied: "a", "b", "ab" or "": the operands that the plan copies or splits into planes first.
     """
@@ -94,7 +94,7 @@ class Recipe(NamedTuple):
     steps: tuple[Step, ...]
     kernel: Kernel
     swap: bool
-    room: int
+    workspace: int
     zeroed: tuple[int, int]
     copied: str
 
@@ -154,8 +154,9 @@ class _Maker:
     def __init__(self, row: Kernel, chip: Chip, layout: Layout) -> None:
         self.row, self.chip, self.layout = row, chip, layout
         self.swap = swaps(row, layout)
+        self.m, self.n = layout.shape[-2:][:: -1 if self.swap else 1]
         self.steps: list[Step] = []
-        self.room = 0
+        self.workspace = self.used = 0  # bytes: of all launches, and those that the current launch uses
         self.zeroed = (0, 0)
         self.copied: set[str] = set()
         if (layout.k == 0 and row is not plain(row)) or (layout.apart and not row.apart):
@@ -189,15 +190,15 @@ class _Maker:
                     for x in range(4)
                 ]  # fmt: skip
                 self.product(views, min(most, inner[0] - first))
-        return Recipe(tuple(self.steps), row, self.swap, self.room, self.zeroed, "".join(sorted(self.copied)))
+        return Recipe(tuple(self.steps), row, self.swap, self.workspace, self.zeroed, "".join(sorted(self.copied)))
 
     def product(self, views: list[View], batch: int) -> None:
         """Add the steps of one launch, those that pack its operands included."""
         row, p, layout = self.row, self.row.params, self.layout
-        m, n = layout.shape[-2:][:: -1 if self.swap else 1]
-        a, b, c, out = views
-        x, room = self.brought(Operand("a", *a[:3], m, layout.k, batch, a.col, a.row, a.step, a.aligned), 0)
-        y, room = self.brought(Operand("b", *b[:3], n, layout.k, batch, b.row, b.col, b.step, b.aligned), room)
+        m, n, (a, b, c, out) = self.m, self.n, views
+        self.used = 0
+        x = self.prepared(Operand("a", *a[:3], m, layout.k, batch, a.col, a.row, a.step, a.aligned))
+        y = self.prepared(Operand("b", *b[:3], n, layout.k, batch, b.row, b.col, b.step, b.aligned))
         tiles, stacked = launch_arithmetic.groups(row, m, n, 1), -(-batch // p.get("STACK", 1))
         count = 1 if layout.ordered else launch_arithmetic.parts(row, tiles * stacked, layout.k, self.chip.units)
         cluster, across = p.get("MULTICAST", 1), tiles * p.get("MULTICAST", 1) * count
@@ -206,18 +207,14 @@ class _Maker:
             cluster *= count
         elif count > 1:
             sums = max(512, p["BM"] * p["BN"] * max(4, SIZES[out.type]))  # at least 16 bytes for each thread of a warp
-            room = self.joined(pointers, room, tiles * batch, tiles * batch * count * sums)
+            self.joined(pointers, tiles * batch, tiles * batch * count * sums)
         grid = across, stacked
         if p.get("blocks"):
             grid = min(across * batch, launch_arithmetic.room(self.chip.units, p["blocks"], cluster) * cluster), 1
-        sharing = (
-            0
-            if layout.ordered or count > 1
-            else launch_arithmetic.shared(row, tiles * batch, layout.k, self.chip.units)
-        )
-        if sharing:
+        alone = not layout.ordered and count == 1
+        if alone and (sharing := launch_arithmetic.shared(row, tiles * batch, layout.k, self.chip.units)):
             grid = sharing, 1
-            room = self.joined(pointers, room, sharing + 1, sharing * p["BM"] * p["BN"] * SIZES[out.type])
+            self.joined(pointers, sharing + 1, sharing * p["BM"] * p["BN"] * SIZES[out.type])
         if across >= 1 << 31:
             raise _Unfit
         maps = tuple(operand_layout.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
@@ -226,11 +223,11 @@ class _Maker:
         parameters = _GEMM.pack(
             0, 0, 0, 0, 0, m, n, layout.k, batch, x.across, x.along, x.step, y.along, y.across, y.step,
             c.row, c.col, c.step, out.row, out.col, out.step, *bias, 0, 0,
-            count, layout.activation, self.raster(m, n), int(out_map is not None), b"", b"",
+            count, layout.activation, self.raster(), int(out_map is not None), b"", b"",
         )  # fmt: skip
         if p.get("OUT_BOXES"):
             maps += (out_map or maps[0],)
-        self.room = max(self.room, room)
+        self.workspace = max(self.workspace, self.used)
         self.steps.append(
             Step(row, self.form(x, y, out.type), grid, cluster, parameters, tuple(pointers), maps, scaled=True)
         )
@@ -246,40 +243,34 @@ class _Maker:
             found += [(_MEMORY_AT, x.slot, x.scales), (_ARRIVALS_AT, y.slot, y.scales)]
         return found
 
-    def joined(self, pointers: list[tuple[int, int, int]], room: int, arrivals: int, nbytes: int) -> int:
+    def joined(self, pointers: list[tuple[int, int, int]], arrivals: int, nbytes: int) -> None:
         """Reserve workspace for adding the parts of k, and append its addresses to `pointers`.
 
         Args:
-            room: the offset of the first unused byte of the workspace.
             arrivals: the number of counters.
             nbytes: the bytes of the partial sums.
-
-        Returns the offset of the first unused byte after the reservation.
         """
         counts = -(-4 * arrivals // 256) * 256
-        self.zeroed = (room, counts)
-        pointers += [(_ARRIVALS_AT, ROOM, room), (_MEMORY_AT, ROOM, room + counts)]
-        return room + counts + nbytes
+        self.zeroed = (self.used, counts)
+        pointers += [(_ARRIVALS_AT, WORKSPACE, self.used), (_MEMORY_AT, WORKSPACE, self.used + counts)]
+        self.used += counts + nbytes
 
-    def brought(self, x: Operand, room: int) -> tuple[Operand, int]:
-        """Return `x` in a layout that the row reads, and the offset of the first unused byte of the workspace.
+    def prepared(self, x: Operand) -> Operand:
+        """Return `x` in a layout that the row reads.
 
-        If the row cannot read `x` in place, this adds a step that copies or splits `x` to offset `room`.
+        If the row cannot read `x` in place, this adds a step that copies or splits `x` to the workspace.
         """
         row = self.row
         if row.params.get("planes"):
             if x.slot == B and self.layout.kept:
-                return operand_layout.planes_of(row, x, B, x.at)[0], room
-            y, nbytes = operand_layout.planes_of(row, x, ROOM, room)
-            self.steps.append(operand_layout.split(x, y))
-        else:
-            found = operand_layout.lying(row, x)
-            if found is not None:
-                return found, room
-            y, step, nbytes = operand_layout.copied(row, x, room)
-            self.steps.append(step)
+                return operand_layout.planes_of(row, x, B, x.at)[0]
+        elif (found := operand_layout.in_place(row, x)) is not None:
+            return found
+        y, step, nbytes = operand_layout.prepared(row, x, WORKSPACE, self.used)
+        self.steps.append(step)
         self.copied.add("ab"[x.slot])
-        return y, room + -(-nbytes // 256) * 256
+        self.used += -(-nbytes // 256) * 256
+        return y
 
     def form(self, a: Operand, b: Operand, out: str) -> tuple[tuple[str, object], ...]:
         """Return the macros of the kernel's form, in addition to the row's parameters."""
@@ -288,7 +279,7 @@ class _Maker:
         for name, x in (("A", a), ("B", b)):
             wide = operand_layout.vector_of(self.row, x.which)
             if wide or p.get(f"{x.which}_lies", 3) == 3:  # row-major: contiguous along k for a, along n for b
-                found[f"{name}_TURNED"] = int(x.turned == (name == "A"))
+                found[f"{name}_TURNED"] = int(x.transposed == (name == "A"))
             if wide:
                 found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1
         if p.get("ordered_form"):
@@ -299,7 +290,7 @@ class _Maker:
             found["EPILOGUE"] = 1
         return tuple(found.items())
 
-    def raster(self, m: int, n: int) -> int:
+    def raster(self) -> int:
         """Return how many columns of tiles form a band; 0 means no bands.
 
         Thread blocks compute the tiles band by band. The tiles that run at the same time then cover nearly a square of
@@ -307,4 +298,4 @@ class _Maker:
         """
         p, wide = self.row.params, self.row.params["BN"]
         band = max(1, round(math.sqrt(self.chip.units * p["BM"] / wide)))
-        return band if band * wide < n and p["BM"] * p.get("MULTICAST", 1) < m else 0
+        return band if band * wide < self.n and p["BM"] * p.get("MULTICAST", 1) < self.m else 0

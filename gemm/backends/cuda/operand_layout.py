@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gemm.catalog import Kernel
 
-A, B, C, OUT, BIAS, ROOM = range(6)
-"""The slots: the memory into which a step's pointers point. ROOM is the launch plan's workspace on the device, the
+A, B, C, OUT, BIAS, WORKSPACE = range(6)
+"""The slots: the memory into which a step's pointers point. WORKSPACE is the launch plan's workspace on the device, the
 other slots are the operands."""
 
 PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
@@ -94,7 +94,7 @@ class Operand(NamedTuple):
         along: the stride along k, in elements.
         across: the stride along m or n, in elements.
         step: the stride along the batch, in elements. 0: all products use the same matrix.
-        turned: whether the operand is contiguous along m (for b: n) instead of along k.
+        transposed: whether the operand is contiguous along m (for b: n) instead of along k.
         vectors: whether the kernel may read the operand with the vector width of its row.
         planes: the number of planes, or 0 if the operand is not split.
         plane: elements from one plane to the next.
@@ -112,7 +112,7 @@ class Operand(NamedTuple):
     across: int
     step: int
     aligned: int
-    turned: bool = False
+    transposed: bool = False
     vectors: bool = False
     planes: int = 0
     plane: int = 0
@@ -126,13 +126,32 @@ class Operand(NamedTuple):
     def matrices(self) -> int:
         return self.batch if self.step else 1
 
+    @property
+    def pitch(self) -> int:
+        """The stride from one contiguous line to the next, in elements."""
+        return self.along if self.transposed else self.across
+
+    def lines(self, transposed: bool) -> tuple[int, int, int, int]:
+        """Return the matrix as lines along k, or if `transposed` along m (for b: n).
+
+        Returns (number of lines, their length, stride from line to line, stride within a line).
+        """
+        if transposed:
+            return self.k, self.extent, self.along, self.across
+        return self.extent, self.k, self.across, self.along
+
+    def contiguous(self, pitch: int, transposed: bool) -> Operand:
+        """Return the operand with contiguous lines (see `lines`), `pitch` elements from one to the next."""
+        across, along = (1, pitch) if transposed else (pitch, 1)
+        return self._replace(across=across, along=along, transposed=transposed)
+
 
 def vector_of(row: Kernel, which: str) -> int:
     """Return the bytes of the widest access of `row` to the operand `which`. 0 means that any alignment is valid."""
     return row.params.get(f"{which}_vector", row.params.get("vector", 0))
 
 
-def lying(row: Kernel, x: Operand) -> Operand | None:
+def in_place(row: Kernel, x: Operand) -> Operand | None:
     """Return `x` as `row` reads it in place, or None if `x` must be copied first."""
     p = row.params
     if p.get("widen"):
@@ -140,15 +159,13 @@ def lying(row: Kernel, x: Operand) -> Operand | None:
     lies, mapped = p.get(f"{x.which}_lies", 3), p.get("maps", 0) & "ab".index(x.which) + 1
     wide = _WIDE if mapped else vector_of(row, x.which)
     found = x if lies == 7 else None
-    for turned in (False, True):
-        unit, other = (x.across, x.along) if turned else (x.along, x.across)
-        length, lines = (x.extent, x.k) if turned else (x.k, x.extent)
-        if not lies & 1 << turned or (unit != 1 and length > 1):
+    for transposed in (False, True):
+        lines, length, other, unit = x.lines(transposed)
+        if not lies & 1 << transposed or (unit != 1 and length > 1):
             continue
         if lines == 1:  # with one line, the stride between lines is arbitrary
             other = -(-length * x.size // _WIDE) * _WIDE // x.size
-        across, along = (1, other) if turned else (other, 1)
-        here = x._replace(across=across, along=along, turned=turned)
+        here = x.contiguous(other, transposed)
         if wide and x.aligned >= wide and other * x.size % wide == 0:
             here = here._replace(vectors=True)
         if here.vectors and (not mapped or _mappable(here)):
@@ -158,30 +175,32 @@ def lying(row: Kernel, x: Operand) -> Operand | None:
 
 
 def _mappable(x: Operand) -> bool:
-    other = x.along if x.turned else x.across
-    steps = (other * x.size, x.step * x.size)
+    steps = (x.pitch * x.size, x.step * x.size)
     return 0 < steps[0] < 1 << 40 and 0 <= steps[1] < 1 << 40 and max(x.extent, x.k, x.batch) < 1 << 32
 
 
-def copied(row: Kernel, x: Operand, at: int) -> tuple[Operand, Step, int]:
-    """Return the copy of `x`, the step that makes this copy, and the bytes that the copy needs.
+def prepared(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, Step, int]:
+    """Return `x` in a layout that `row` reads, the step that copies or splits `x`, and the bytes that the result needs.
 
-    The copy has a layout that `row` reads, and begins `at` bytes after the beginning of the workspace.
+    The result begins `at` bytes after the beginning of `slot`.
     """
+    if row.params.get("planes"):
+        y, nbytes = planes_of(row, x, slot, at)
+        return y, _split(x, y), nbytes
     lies = row.params.get(f"{x.which}_lies", 3)
-    turned = lies == 2 or (lies == 3 and abs(x.across) < abs(x.along))
-    rows, cols = (x.k, x.extent) if turned else (x.extent, x.k)
-    from_row, from_col = (x.along, x.across) if turned else (x.across, x.along)
+    transposed = lies == 2 or (lies == 3 and abs(x.across) < abs(x.along))
+    rows, cols, row_step, col_step = x.lines(transposed)
     kind = "float16" if row.params.get("widen") else x.type
     size = SIZES[kind]
     pitch = -(-cols * size // _WIDE) * _WIDE // size
-    y = x._replace(slot=ROOM, at=at, type=kind, along=pitch if turned else 1, across=1 if turned else pitch,
-                   step=rows * pitch if x.step else 0, aligned=_WIDE, turned=turned, vectors=True)  # fmt: skip
-    packed = _PACK.pack(0, 0, rows, cols, x.matrices, from_row, from_col, x.step, pitch, rows * pitch)
+    y = x.contiguous(pitch, transposed)._replace(
+        slot=slot, at=at, type=kind, step=rows * pitch if x.step else 0, aligned=_WIDE, vectors=True
+    )
+    packed = _PACK.pack(0, 0, rows, cols, x.matrices, row_step, col_step, x.step, pitch, rows * pitch)
     edge = {1: 128, 8: 32}.get(size, 64)
     form = (("ELEMENT_BYTES", size), *((("WIDEN", x.type),) if kind != x.type else ()))
     grid = -(-rows // edge) * -(-pitch // edge), min(x.matrices, 65535)
-    step = Step(PACK, form, grid, 1, packed, ((0, x.slot, x.at), (8, ROOM, at)))
+    step = Step(PACK, form, grid, 1, packed, ((0, x.slot, x.at), (8, slot, at)))
     return y, step, x.matrices * rows * pitch * size
 
 
@@ -191,25 +210,25 @@ def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int
     The planes begin `at` bytes after the beginning of `slot`.
     """
     count = row.params["planes"]
-    turned = abs(x.across) < abs(x.along)
-    lines, length = (x.k, x.extent) if turned else (x.extent, x.k)
+    transposed = abs(x.across) < abs(x.along)
+    lines, length, *_ = x.lines(transposed)
     pitch = -(-length // 8) * 8
     plane = lines * pitch
     scales = at + -(-2 * count * plane * x.matrices // 256) * 256
-    y = x._replace(slot=slot, at=at, type=PLANES[count], along=pitch if turned else 1, across=1 if turned else pitch,
-                   step=count * plane if x.step else 0, aligned=_WIDE, turned=turned, vectors=True,
-                   planes=count, plane=plane, scales=scales)  # fmt: skip
+    y = x.contiguous(pitch, transposed)._replace(
+        slot=slot, at=at, type=PLANES[count], step=count * plane if x.step else 0, aligned=_WIDE, vectors=True,
+        planes=count, plane=plane, scales=scales,
+    )  # fmt: skip
     return y, scales - at + 4 * x.extent * x.matrices
 
 
-def split(x: Operand, y: Operand) -> Step:
+def _split(x: Operand, y: Operand) -> Step:
     """Return the step that splits `x` into the planes `y`."""
-    rows, cols, row, col = (x.k, x.extent, x.along, x.across) if y.turned else (x.extent, x.k, x.across, x.along)
-    pitch = y.along if y.turned else y.across
-    packed = _SPLIT.pack(0, 0, rows, cols, x.matrices, row, col, x.step, pitch, y.planes * y.plane, 0, y.plane)
+    rows, cols, row, col = x.lines(y.transposed)
+    packed = _SPLIT.pack(0, 0, rows, cols, x.matrices, row, col, x.step, y.pitch, y.planes * y.plane, 0, y.plane)
     pointers = (0, x.slot, x.at), (8, y.slot, y.at), (_SPLIT.size - 16, y.slot, y.scales)
-    form = ("TYPE", y.type), ("PLANES", y.planes), ("TURNED", int(y.turned))
-    grid = -(-cols // SPLIT.params["COLUMNS"]) if y.turned else rows, min(x.matrices, 65535)
+    form = ("TYPE", y.type), ("PLANES", y.planes), ("TURNED", int(y.transposed))
+    grid = -(-cols // SPLIT.params["COLUMNS"]) if y.transposed else rows, min(x.matrices, 65535)
     return Step(SPLIT, form, grid, 1, packed, pointers)
 
 
@@ -218,14 +237,14 @@ def tensor_map(row: Kernel, x: Operand) -> Map:
     p, name = row.params, "m" if x.which == "a" else "n"
     swizzle = p.get(f"{x.which}_swizzle", 0)
     box = [p[f"{x.which}_box_k"], p[f"{x.which}_box_{name}"]]
-    dims, other = [x.k, x.extent], x.across
-    if x.turned:
-        box, dims, other = box[::-1], dims[::-1], x.along
+    dims = [x.k, x.extent]
+    if x.transposed:
+        box, dims = box[::-1], dims[::-1]
     if swizzle:
         box[0] = swizzle // x.size
     kind = _TF32 if p.get("tf32") else _MAP_KINDS[x.size]
-    third = x.plane or x.step or other
-    return Map(x.slot, x.at, kind, (dims[0], dims[1], x.matrices * (x.planes or 1)), (other * x.size, third * x.size),
+    third = x.plane or x.step or x.pitch
+    return Map(x.slot, x.at, kind, (dims[0], dims[1], x.matrices * (x.planes or 1)), (x.pitch * x.size, third * x.size),
                (box[0], box[1], 1), {0: 0, 32: 1, 64: 2, 128: 3}[swizzle])  # fmt: skip
 
 

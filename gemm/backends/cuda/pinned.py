@@ -4,21 +4,21 @@ A copy from ordinary memory runs at less than half of the link's rate, and the c
 copies the data through its own page-locked memory, with one thread. gemm therefore stages the data itself:
 
 - `Ring`: a few page-locked slots. The C engine's threads fill a slot while the copy engine empties the previous one.
-- `Porter`: a copy thread, which runs these copies while the caller's thread launches kernels.
-- `Lane`: the streams, rings and copy thread of one product. Locking pages takes milliseconds, so gemm keeps a lane for
-  later products.
+- `CopyThread`: runs these copies while the caller's thread launches kernels.
+- `Channel`: the streams, rings and copy thread of one product. Locking pages takes milliseconds, so gemm keeps channels
+  for later products.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ DEPTH = 3
 """Slots of a ring: AHEAD slots for the copy thread, and one for the copy engine."""
 AHEAD = 2
 """Copies that the copy thread has at a time: the running one, and the next one, so that the thread never idles."""
-_LANES = 4  # of a GPU. Further products wait for a free lane; more lanes would not help, because all share the link
+_CHANNELS = 4  # of a GPU. Further products wait for a free channel; more would not help, because all share the link
 _NON_BLOCKING, _DISABLE_TIMING = 1, 2
 _THREADED_FROM = 1 << 16  # copies of at least this many bytes use the C engine's threads
 
@@ -53,17 +53,10 @@ def locked(nbytes: int) -> np.ndarray:
             return aligned(nbytes)
         except MemoryError:
             raise error from None
-    return np.asarray(_Locked(address, nbytes))
-
-
-class _Locked:
-    """Owns page-locked memory. Arrays that use the memory keep this object alive through their `base`."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        where = (address, False)
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": where}
-        # At exit, the system frees the memory.
-        weakref.finalize(self, _unlock, cuda().cuMemFreeHost, address).atexit = False
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    # At exit, the system frees the memory.
+    weakref.finalize(memory, _unlock, cuda().cuMemFreeHost, address).atexit = False
+    return np.asarray(memory)
 
 
 def _unlock(free: Callable[[int], None], address: int) -> None:
@@ -91,68 +84,44 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
     np.copyto(to, source)
 
 
-_Task = tuple[Future[None], np.ndarray, np.ndarray, bool]
-
-
-class Porter:
-    """A copy thread, which runs copies one after the other. The thread does not call the driver.
+class CopyThread:
+    """A thread that runs copies one after the other. The thread does not call the driver.
 
     Only one copy runs at a time, because a copy already uses all of the C engine's copy threads.
     """
 
     def __init__(self) -> None:
-        self._given: SimpleQueue[_Task | None] = SimpleQueue()
+        self._executor = ThreadPoolExecutor(1, "gemm-copy")
         self._last: Future[None] = Future()
         self._last.set_result(None)
-        self._runs = False
 
     def copy(self, to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> Future[None]:
         """Queue a copy (see `copy`). The future is done after this copy and all earlier ones."""
-        done: Future[None] = Future()
-        if self._started():
-            self._given.put((done, to, source, stream))
-        else:
-            copy(to, source, stream=stream)
-            done.set_result(None)
-        self._last = done
-        return done
+        arrays = [to, source]
+        try:
+            self._last = self._executor.submit(_copy_once, arrays, stream)
+        except RuntimeError:  # the system refuses to create a thread: all earlier copies ran here, too
+            self._executor = ThreadPoolExecutor(1, "gemm-copy")  # the previous executor has queued this copy
+            _copy_once(arrays, stream)
+        return self._last
 
-    def rest(self) -> None:
+    def wait(self) -> None:
         """Wait until all copies have ended, successfully or not."""
         wait((self._last,))
 
-    def dismiss(self) -> None:
+    def end(self) -> None:
         """End the thread. No copies may be pending."""
-        if self._runs:
-            self._given.put(None)
-            self._runs = False
-
-    def _started(self) -> bool:
-        """Start the thread if necessary, and return whether it runs. The system may refuse to create a thread.
-
-        The thread is a daemon thread: it does not keep the process alive.
-        """
-        if not self._runs:
-            with suppress(RuntimeError):
-                threading.Thread(target=_carry, args=(self._given,), name="gemm-porter", daemon=True).start()
-                self._runs = True
-        return self._runs
+        self._executor.shutdown(wait=False)
 
 
-def _carry(given: SimpleQueue[_Task | None]) -> None:
-    while (task := given.get()) is not None:
-        done, to, source, stream = task
-        failure = None
-        try:
-            copy(to, source, stream=stream)
-        except BaseException as error:  # raised in the thread that waits for the copy
-            failure = error.with_traceback(None)
-        del task, to, source  # before the waiting thread continues, because that thread must hold the last reference
-        if failure is None:
-            done.set_result(None)
-        else:
-            done.set_exception(failure)
-        del done, failure
+def _copy_once(arrays: list[np.ndarray], stream: bool) -> None:
+    """Copy between the two arrays, and empty the list.
+
+    The executor drops the list only after the future is done. The waiting thread must hold the last references.
+    """
+    to, source = arrays
+    arrays.clear()
+    copy(to, source, stream=stream)
 
 
 class Slot(NamedTuple):
@@ -165,21 +134,18 @@ class Slot(NamedTuple):
     def address(self) -> int:
         return int(self.memory.__array_interface__["data"][0])
 
-    def holding(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Return the first bytes of the slot as an array."""
-        held: np.ndarray = np.ndarray(shape, dtype, self.memory, 0, strides)
-        return held
-
-
-def happened(event: int) -> bool:
-    """Return whether all work that was enqueued before `event` was recorded is complete."""
-    return bool(cuda().cuEventQuery(event))
+    def array(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0
+    ) -> np.ndarray:
+        """Return an array in the slot, which begins `offset` bytes after the slot's first byte."""
+        array: np.ndarray = np.ndarray(shape, dtype, self.memory, offset, strides)
+        return array
 
 
 class Ring:
     """Up to DEPTH slots of `nbytes` bytes, used in turn. Each slot is created when it is first needed."""
 
-    def __init__(self, nbytes: int = SLOT) -> None:
+    def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._slots: deque[Slot] = deque()
         self._made = 0
@@ -189,7 +155,7 @@ class Ring:
 
         The caller records the slot's event after the last use that it enqueues, then returns the slot with `give`.
         """
-        if self._slots and happened(self._slots[0].event):
+        if self._slots and cuda().cuEventQuery(self._slots[0].event):
             return self._slots.popleft()
         if self._made < DEPTH:
             slot = Slot(locked(self._nbytes), cuda().cuEventCreate(_DISABLE_TIMING))
@@ -209,7 +175,7 @@ class Ring:
         self._slots.clear()
 
 
-class Lane:
+class Channel:
     """The resources to transfer the operands of one product at a time.
 
     Attributes:
@@ -218,25 +184,15 @@ class Lane:
         runs: two streams for kernels, used in turn, so that consecutive parts of out can overlap.
         sent: the ring for copies to the device.
         fetched: the ring for copies back to the host.
-        porter: the copy thread.
+        thread: the copy thread.
     """
 
     def __init__(self) -> None:
         self.up, self.down, *runs = (cuda().cuStreamCreate(_NON_BLOCKING) for _ in range(4))
         self.runs = tuple(runs)
-        self.sent, self.fetched, self.porter = Ring(), Ring(), Porter()
+        self.sent, self.fetched, self.thread = Ring(SLOT), Ring(SLOT), CopyThread()
         self._spare: list[int] = []
         self._marks: list[int] = []
-        self._small: np.ndarray | None = None
-
-    def small(self, nbytes: int) -> tuple[np.ndarray, int]:
-        """Return the staging memory for operands that are sent in one copy, and its address.
-
-        The memory is unused between products.
-        """
-        if self._small is None:
-            self._small = locked(nbytes)
-        return self._small, int(self._small.__array_interface__["data"][0])
 
     def mark(self, stream: int) -> int:
         """Record and return an event that completes after the work now on `stream`. The event is valid until `rest`."""
@@ -251,20 +207,20 @@ class Lane:
 
     def settle(self) -> None:
         """Wait until all enqueued work has ended, successfully or not. Its memory may be reused after that."""
-        self.porter.rest()
+        self.thread.wait()
         for stream in (self.up, *self.runs, self.down):
             with suppress(KernelFailed):  # the error is raised where a result is waited for
                 cuda().cuStreamSynchronize(stream)
         self.rest()
 
     def rest(self) -> None:
-        """Make the events of `mark` available again. All work on the lane must be complete."""
+        """Make the events of `mark` available again. All work on the channel must be complete."""
         self._spare += self._marks
         self._marks.clear()
 
     def destroy(self) -> None:
-        """End the copy thread and destroy the events and streams. The lane must be idle."""
-        self.porter.dismiss()
+        """End the copy thread and destroy the events and streams. The channel must be idle."""
+        self.thread.end()
         with suppress(KernelFailed):  # the context may be lost
             for ring in (self.sent, self.fetched):
                 ring.destroy()
@@ -274,37 +230,37 @@ class Lane:
                 cuda().cuStreamDestroy(stream)
 
 
-class Lanes:
-    """The lanes of one GPU. The GPU's context must be current when they are used."""
+class Channels:
+    """The channels of one GPU. The GPU's context must be current when they are used."""
 
     def __init__(self) -> None:
-        self._idle: list[Lane] = []
-        self._left = threading.BoundedSemaphore(_LANES)
+        self._idle: list[Channel] = []
+        self._left = threading.BoundedSemaphore(_CHANNELS)
 
     @contextmanager
-    def one(self) -> Iterator[Lane]:
-        """Acquire a lane for one product. A lane on which an error occurred is destroyed, not reused."""
+    def one(self) -> Iterator[Channel]:
+        """Acquire a channel for one product. A channel on which an error occurred is destroyed, not reused."""
         with self._left:
             try:
-                lane = self._idle.pop()
+                channel = self._idle.pop()
             except IndexError:
-                lane = Lane()
+                channel = Channel()
             try:
-                yield lane
+                yield channel
             except BaseException:
-                lane.settle()
-                lane.destroy()
+                channel.settle()
+                channel.destroy()
                 raise
-            self._idle.append(lane)
+            self._idle.append(channel)
 
     def trim(self) -> None:
-        """Free the resources of idle lanes."""
+        """Free the resources of idle channels."""
         with suppress(IndexError):
             while True:
                 self._idle.pop().destroy()
 
 
 @cache
-def lanes(gpu: Any) -> Lanes:
-    """Return the lanes of `gpu`."""
-    return Lanes()
+def channels(gpu: Any) -> Channels:
+    """Return the channels of `gpu`."""
+    return Channels()

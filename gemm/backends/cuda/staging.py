@@ -9,24 +9,23 @@ halves as products of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from itertools import accumulate, cycle
 from typing import Any
 
 import numpy as np
 
 from gemm.backends.cuda.api import LEGACY_STREAM, cuda
-from gemm.backends.cuda.host_blocks import ALIGN, block
 from gemm.backends.cuda.panels import LINE, Shape, Step, steps
-from gemm.backends.cuda.pinned import Lane, copy, lanes
-from gemm.backends.cuda.transfer import Travel
+from gemm.backends.cuda.pinned import Channel, channels, copy
+from gemm.backends.cuda.transfer import ALIGN, Transfers, block
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import Cut, Range, Work, part
 from gemm.core.problem import Device, DeviceView
 
 TOGETHER = 4 << 20
 """Bytes of all operands up to which they are sent together. Panels would hide at most half of the copies (about 0.05 ms
-at 40 GB/s), and cost as much time for threads and driver calls."""
+at 40 GB/s), and cost as much time for threads and driver calls. They fit into one slot of staging memory."""
 _LEAST = 32 << 20  # bytes; a smaller product is not halved: other users fill the device
 _GRAIN = 256  # halves begin at multiples of _GRAIN
 _SENT = "a", "b", "c", "bias", "out"  # in the order of their memory on the device
@@ -53,11 +52,11 @@ def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
     out = work.out
     in_place = work.c is not None and np.may_share_memory(work.c, out)
     try:
-        with lanes(gpu).one() as lane:
-            _Product(gpu, lane, enqueue, work.part({}), in_place).run()
+        with channels(gpu).one() as channel:
+            _Product(gpu, channel, enqueue, work.part({}), in_place).run()
         return
     except KernelFailed as error:
-        lanes(gpu).trim()
+        channels(gpu).trim()
         axis = _halved(work, cuts_k) if error.memory and not error.spoilt else None
         if axis is None:
             raise
@@ -120,20 +119,20 @@ def _bound(x: Any) -> bool:
 
 
 class _Product:
-    """One product, with a Lane (streams, staging memory and copy thread) of its own."""
+    """One product, with a Channel (streams, staging memory and copy thread) of its own."""
 
-    def __init__(self, gpu: Any, lane: Lane, enqueue: Enqueue, work: Work, in_place: bool) -> None:
-        self._gpu, self._lane, self._enqueue, self._work, self._in_place = gpu, lane, enqueue, work, in_place
+    def __init__(self, gpu: Any, channel: Channel, enqueue: Enqueue, work: Work, in_place: bool) -> None:
+        self._gpu, self._channel, self._enqueue, self._work, self._in_place = gpu, channel, enqueue, work, in_place
         given = ((name, getattr(work, name)) for name in _SENT)
         self._host = {name: x for name, x in given if isinstance(x, np.ndarray) and x.size}
         self._blocks = {name: block(x, padded=name != "out") for name, x in self._host.items()}
-        apart = {name: of.nbytes for name, of in self._blocks.items()}
-        if "c" in apart and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
+        sizes = {name: of.nbytes for name, of in self._blocks.items()}
+        if "c" in sizes and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
             # c shares out's memory on the device. (If c repeats, it has its own memory and is sent once.)
             self._blocks["c"] = self._blocks["out"]
-            del apart["c"]
-        *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in apart.values()), initial=0)
-        self._at: dict[str, int] = dict(zip(apart, starts, strict=True))
+            del sizes["c"]
+        *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in sizes.values()), initial=0)
+        self._at: dict[str, int] = dict(zip(sizes, starts, strict=True))
 
     def run(self) -> None:
         """Compute the product; see `stage`."""
@@ -162,53 +161,57 @@ class _Product:
         """Make `stream` wait for pending work on operands that are already on the device."""
         for x in self._work:
             if isinstance(x, DeviceView):
-                self._lane.follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
+                self._channel.follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
 
     def _together(self) -> None:
-        stream, (memory, address) = self._lane.runs[0], self._lane.small(TOGETHER)
-        held = {}
-        for name, of in self._blocks.items():
-            host = of.on_host(self._host[name])
-            held[name] = np.ndarray(host.shape, host.dtype, memory, self._place(name), of.strides), host
-        for name in held.keys() - {"out"}:
-            copy(*held[name])
-        last = self._at["out"]  # the operands to send are before out; c may share out's memory
-        sent = self._bytes if "c" in held and "c" not in self._at else last
-        base = self._gpu.allocate(self._bytes, stream)
+        channel, stream = self._channel, self._channel.runs[0]
+        slot = channel.sent.take()
         try:
-            self._await(stream)
-            if sent:
-                cuda().cuMemcpyHtoDAsync(base, address, sent, stream)
-            self._enqueue(self._views(base), stream)
-            cuda().cuMemcpyDtoHAsync(address + last, base + last, self._blocks["out"].nbytes, stream)
+            staged = {}
+            for name, of in self._blocks.items():
+                host = of.on_host(self._host[name])
+                staged[name] = slot.array(host.shape, of.strides, host.dtype, self._place(name)), host
+            for name in staged.keys() - {"out"}:
+                copy(*staged[name])
+            last = self._at["out"]  # the operands to send are before out; c may share out's memory
+            sent = self._bytes if "c" in staged and "c" not in self._at else last
+            base = self._gpu.allocate(self._bytes, stream)
+            try:
+                self._await(stream)
+                if sent:
+                    cuda().cuMemcpyHtoDAsync(base, slot.address, sent, stream)
+                self._enqueue(self._views(base), stream)
+                cuda().cuMemcpyDtoHAsync(slot.address + last, base + last, self._blocks["out"].nbytes, stream)
+            finally:
+                self._gpu.free(base, stream)
+            cuda().cuStreamSynchronize(stream)
+            result, out = staged["out"]
+            copy(out, result)
         finally:
-            self._gpu.free(base, stream)
-        cuda().cuStreamSynchronize(stream)
-        self._lane.rest()
-        staged, host = held["out"]
-        copy(host, staged)
+            channel.sent.give(slot)
+        channel.rest()
 
     def _panel_by_panel(self) -> None:
-        lane, travel = self._lane, Travel(self._lane)
-        base = self._gpu.allocate(self._bytes, lane.up)
+        channel, transfers = self._channel, Transfers(self._channel)
+        base = self._gpu.allocate(self._bytes, channel.up)
         try:
-            self._await(lane.up)
-            self._send_and_compute(travel, base)
-            travel.catch_up()
+            self._await(channel.up)
+            self._send_and_compute(transfers, base)
+            transfers.catch_up()
             if self._in_place:  # writing out destroys c: first compute everything, so that a failure can be retried
-                for stream in lane.runs:
+                for stream in channel.runs:
                     cuda().cuStreamSynchronize(stream)
-            travel.advance(wait=True)
+            transfers.advance(wait=True)
         except KernelFailed as error:
-            error.spoilt |= self._in_place and travel.wrote
+            error.spoilt |= self._in_place and transfers.wrote
             raise
         finally:
-            lane.settle()
-            self._gpu.free(base, lane.up)
+            channel.settle()
+            self._gpu.free(base, channel.up)
 
-    def _send_and_compute(self, travel: Travel, base: int) -> None:
+    def _send_and_compute(self, transfers: Transfers, base: int) -> None:
         """Send each panel, then launch the parts of out that it makes computable. Queue their results to be fetched."""
-        lane, views = self._lane, self._views(base)
+        channel, views = self._channel, self._views(base)
         sent: set[tuple[str, tuple[Range, ...]]] = set()
 
         def send(name: str, cut: Cut) -> None:
@@ -219,44 +222,43 @@ class _Product:
                 cut = {}  # send the whole operand: several parts of out share its elements
             if (key := (name, of.ranges(cut))) not in sent:
                 sent.add(key)
-                travel.send(self._host[name], of, cut, base + self._place(name), advance=not self._in_place)
+                transfers.send(self._host[name], of, cut, base + self._place(name), advance=not self._in_place)
 
         def compute(job: Cut, stream: int) -> None:
-            lane.follow(stream, lane.up)
+            channel.follow(stream, channel.up)
             self._enqueue(views.part(job), stream)
-            travel.fetch(self._host["out"], self._blocks["out"], job, base + self._at["out"], stream)
+            transfers.fetch(self._host["out"], self._blocks["out"], job, base + self._at["out"], stream)
 
-        runs = cycle(lane.runs)
+        runs = cycle(channel.runs)
         for step in self._steps():
             send("a", step.a)
             send("b", step.b)
             for job in step.jobs:
                 send("c", job)
                 send("bias", job)
-                travel.then(partial(compute, job, next(runs)))
+                transfers.then(partial(compute, job, next(runs)))
 
     def _steps(self) -> list[Step]:
         out, a = self._work.out, self._work.a
         size = {name: x.dtype.itemsize for name, x in self._host.items()}
-        rate, units = _speed(self._gpu, a.dtype.kind, a.dtype.itemsize)
         m, n = out.shape[-2:]
         lines = {
             name: LINE // size[name] if name in size and self._blocks[name].axes[-1:] == (axis,) else 1
             for name, axis in (("a", out.ndim - 2), ("b", out.ndim - 1))
         }
         shape = Shape(
-            m, n, a.shape[-1], size.get("a", 0), size.get("b", 0), size["out"], "c" in self._host, rate, units,
-            _bound(self._work.b), lines["a"], lines["b"],
+            m, n, a.shape[-1], size.get("a", 0), size.get("b", 0), size["out"], "c" in self._host,
+            rate=_speed(self._gpu, a.dtype.kind, a.dtype.itemsize), units=self._gpu.units, fixed=_bound(self._work.b),
+            rows=lines["a"], columns=lines["b"],
         )  # fmt: skip
         return steps(shape, out.shape[:-2])
 
 
-@cache
-def _speed(gpu: Any, kind: str, itemsize: int) -> tuple[float, int]:
-    """Return (approximate multiply-adds per second, number of multiprocessors), for the model of panels.
+def _speed(gpu: Any, kind: str, itemsize: int) -> float:
+    """Return the approximate multiply-adds per second, for the model of panels.
 
     The rates of floats are those of an H200 in large products, scaled by multiprocessors and clock.
     """
-    a_cycle = {"f": {1: 4096, 2: 1024, 4: 99, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
-    lanes_a_unit = a_cycle.get(kind, {1: 1024}).get(itemsize, 64)
-    return gpu.units * lanes_a_unit * gpu.facts["clock_khz"] * 1e3, gpu.units
+    rates = {"f": {1: 4096, 2: 1024, 4: 99, 8: 112}, "c": {8: 32, 16: 16}, "V": {1: 4096, 2: 1024}}
+    each_cycle = rates.get(kind, {1: 1024}).get(itemsize, 64)
+    return float(gpu.units * each_cycle * gpu.facts["clock_khz"] * 1e3)

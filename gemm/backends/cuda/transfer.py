@@ -1,35 +1,170 @@
-"""Transfers blocks of host operands to a GPU and back, piece by piece, through the page-locked slots of a Lane."""
+"""Transfers blocks of host operands to a GPU and back, piece by piece, through the page-locked slots of a Channel.
+
+A host array of any strides becomes a `Block` in device memory. A Block keeps the array's own order of axes in memory,
+so that copying reads host memory sequentially. Axes that repeat (stride 0) are transferred once. Rows are padded to
+multiples of 16 bytes, because the copy engine TMA requires this.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemm.backends.cuda.api import LEGACY_STREAM, cuda
-from gemm.backends.cuda.host_blocks import Block, Piece, block, pieces
-from gemm.backends.cuda.pinned import AHEAD, DEPTH, SLOT, Lane, Slot, happened, lanes
-from gemm.core.operands import Cut
+from gemm.backends.cuda.pinned import AHEAD, DEPTH, SLOT, Channel, Slot, channels
+from gemm.core.operands import Cut, Range
+
+ALIGN = 256
+"""The alignment of operands on the device, in bytes. cuMemAlloc has the same alignment."""
+_ROW = 16  # rows are padded to a multiple of this many bytes
+_PADDED_FROM = 16 * _ROW  # bytes; shorter rows get no padding, which could be most of their memory
+
+
+@dataclass(frozen=True)
+class Block:
+    """The layout of an array in device memory. Offsets start at 0.
+
+    Attributes:
+        axes: the array's axes in memory order, outermost first, without axes that repeat or have length 1.
+        shape: the lengths of `axes`.
+        strides: the byte strides of `axes`. The innermost stride is the element size.
+        whole: byte strides of all axes of the array: 0 for an axis that repeats, the block's size (rounded up to 16
+            bytes) for an axis of length 1.
+        nbytes: the size in bytes, padding included.
+    """
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    whole: tuple[int, ...]
+    nbytes: int
+
+    def on_host(self, array: np.ndarray) -> np.ndarray:
+        """Return a view of `array` with the block's axes. `array` must have the shape for which the block was made."""
+        left_out = [axis for axis in range(array.ndim) if axis not in self.axes]
+        ordered = array.transpose(*left_out, *self.axes)
+        found: np.ndarray = ordered[(0,) * len(left_out) + (Ellipsis,)]
+        return found
+
+    def ranges(self, cut: Cut) -> tuple[Range, ...]:
+        """Return the index range of each of the block's axes for the part `cut` of the array."""
+        return tuple(cut.get(axis, (0, n)) for axis, n in zip(self.axes, self.shape, strict=True))
+
+
+def block(array: np.ndarray, *, padded: bool = True) -> Block:
+    """Return the Block of `array`, which must have at least one element.
+
+    A Block for results must not be `padded`: the copy to the host would read the padding, which is uninitialised.
+    """
+    return _block(array.shape, array.strides, array.dtype.itemsize, padded)
+
+
+@lru_cache(maxsize=1024)
+def _block(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
+    """Return the Block of an array with the shape `sizes` and the strides `along`."""
+    steps = [abs(step) if n > 1 else 0 for step, n in zip(along, sizes, strict=True)]
+    axes = tuple(sorted((axis for axis, step in enumerate(steps) if step), key=lambda axis: -steps[axis]))
+    shape = tuple(sizes[axis] for axis in axes)
+    strides: list[int] = []
+    step = itemsize
+    for at in range(len(axes) - 1, -1, -1):
+        strides.insert(0, step)
+        step *= shape[at]
+        if padded and at == len(axes) - 1 and at and step >= _PADDED_FROM:
+            step = -(-step // _ROW) * _ROW
+    of_axis = dict(zip(axes, strides, strict=True))
+    single = -(-step // _ROW) * _ROW
+    whole = tuple(of_axis.get(axis, 0 if n > 1 else single) for axis, n in enumerate(sizes))
+    return Block(axes, shape, tuple(strides), whole, step)
+
+
+class Piece(NamedTuple):
+    """A part of a block that one copy transfers, through `width * rows` bytes of staging memory.
+
+    Attributes:
+        place: the index that selects the piece in the array returned by Block.on_host.
+        strides: byte strides of the piece's elements in staging memory.
+        offset: bytes from the beginning of the block to the piece.
+        width: bytes of a row.
+        rows: the number of rows.
+        pitch: bytes from one row to the next on the device. In staging memory, rows follow each other without gaps.
+    """
+
+    place: tuple[Any, ...]
+    strides: tuple[int, ...]
+    offset: int
+    width: int
+    rows: int
+    pitch: int
+
+
+def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
+    """Yield the part `ranges` of a block in pieces of at most `limit` bytes.
+
+    Only one axis is cut into several ranges. The axis is chosen so that there are as few pieces as possible.
+    """
+    if not of.shape:
+        yield Piece((Ellipsis,), (), 0, of.nbytes, 1, of.nbytes)
+        return
+    lengths = [stop - start for start, stop in ranges]
+    whole = [n == length for n, length in zip(of.shape, lengths, strict=True)]
+    run = len(whole) - 1  # the outermost axis along which the part is contiguous
+    while run > 0 and whole[run]:
+        run -= 1
+    cut, below = run, of.strides[run]  # the axis to cut; bytes in staging memory of one index along the axis
+    while cut < len(whole) - 1 and below > limit:
+        cut += 1
+        below = of.strides[cut]
+    while 0 < cut <= run and (cut == run or whole[cut]) and lengths[cut] * below <= limit:
+        below *= lengths[cut]
+        cut -= 1
+    most = max(1, limit // below)
+    inner = [slice(start, stop) for start, stop in ranges[cut + 1 :]]
+    strides = list(of.strides[cut:])
+    for axis in range(min(run, len(whole)) - 1, cut - 1, -1):  # no gaps between rows in staging memory
+        strides[axis - cut] = strides[axis + 1 - cut] * lengths[axis + 1]
+    rows_below = prod(lengths[cut + 1 : run]) if cut < run else 1
+    origin = sum(start * step for (start, _), step in zip(ranges[cut + 1 :], of.strides[cut + 1 :], strict=True))
+    start, stop = ranges[cut]
+    for outer in product(*(range(*r) for r in ranges[:cut])):
+        base = origin + sum(i * step for i, step in zip(outer, of.strides, strict=False))
+        for first in range(start, stop, most):
+            count = min(most, stop - first)
+            place = (*outer, slice(first, first + count), *inner, Ellipsis)
+            offset = base + first * of.strides[cut]
+            if cut >= run:
+                width = count * below
+                yield Piece(place, tuple(strides), offset, width, 1, width)
+            else:
+                width = lengths[run] * of.strides[run]
+                yield Piece(place, tuple(strides), offset, width, count * rows_below, of.strides[run - 1])
+
 
 HOST, DEVICE = 1, 2  # CU_MEMORYTYPE_*
+
+
+class _End(ctypes.Structure):
+    """The first or second half of the C struct CUDA_MEMCPY2D: the source or the target of a copy."""
+
+    _fields_ = (
+        ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("kind", ctypes.c_uint), ("host", ctypes.c_void_p),
+        ("device", ctypes.c_void_p), ("array", ctypes.c_void_p), ("pitch", ctypes.c_size_t),
+    )  # fmt: skip
 
 
 class Rows2D(ctypes.Structure):
     """The C struct CUDA_MEMCPY2D."""
 
-    _fields_ = (
-        ("from_x", ctypes.c_size_t), ("from_y", ctypes.c_size_t), ("from_kind", ctypes.c_uint),
-        ("from_host", ctypes.c_void_p), ("from_device", ctypes.c_void_p), ("from_array", ctypes.c_void_p),
-        ("from_pitch", ctypes.c_size_t),
-        ("to_x", ctypes.c_size_t), ("to_y", ctypes.c_size_t), ("to_kind", ctypes.c_uint),
-        ("to_host", ctypes.c_void_p), ("to_device", ctypes.c_void_p), ("to_array", ctypes.c_void_p),
-        ("to_pitch", ctypes.c_size_t), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t),
-    )  # fmt: skip
+    _fields_ = (("source", _End), ("target", _End), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t))
 
 
 class _Awaited(NamedTuple):
@@ -41,18 +176,18 @@ class _Awaited(NamedTuple):
     event: int
 
 
-class Travel:
-    """The transfers of one product on its lane.
+class Transfers:
+    """The transfers of one product on its channel.
 
-    The lane's copy thread copies between arrays and slots. This object queues the driver calls that must follow each
+    The channel's copy thread copies between arrays and slots. This object queues the driver calls that must follow each
     copy. The caller can therefore give the thread its next copy before the current one ends.
 
     Attributes:
         wrote: whether an element of out may have changed.
     """
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._due: deque[tuple[Future[None] | None, Callable[[], None]]] = deque()  # (copy to wait for or None, call)
         self._filling = 0  # number of slots in `_due` that are being filled
         self._waiting: deque[_Awaited] = deque()
@@ -70,9 +205,9 @@ class Travel:
             if advance:
                 self.advance()
             self.catch_up(AHEAD - 1)
-            slot = self._lane.sent.take()
+            slot = self._channel.sent.take()
             source = host[piece.place]
-            filled = self._lane.porter.copy(slot.holding(source.shape, piece.strides, source.dtype), source)
+            filled = self._channel.thread.copy(slot.array(source.shape, piece.strides, source.dtype), source)
             self._filling += 1
             self._due.append((filled, partial(self._depart, piece, slot, address)))
 
@@ -96,16 +231,16 @@ class Travel:
             enqueue()
 
     def _depart(self, piece: Piece, slot: Slot, address: int) -> None:
-        _transfer(piece, slot.address, address, self._lane.up, to_host=False)
-        cuda().cuEventRecord(slot.event, self._lane.up)
-        self._lane.sent.give(slot)
+        _transfer(piece, slot.address, address, self._channel.up, to_host=False)
+        cuda().cuEventRecord(slot.event, self._channel.up)
+        self._channel.sent.give(slot)
 
     def fetch(self, array: np.ndarray, of: Block, cut: Cut, address: int, stream: int) -> None:
         """Queue the copy of the part `cut` of the block at `address` to `array`, after the work now on `stream`.
 
         `advance` runs the queued copies.
         """
-        event = self._lane.mark(stream)
+        event = self._channel.mark(stream)
         host = of.on_host(array)
         for piece in pieces(of, of.ranges(cut), SLOT):
             self._waiting.append(_Awaited(piece, host[piece.place], address, event))
@@ -116,7 +251,7 @@ class Travel:
 
         With `wait`, continue until all results are in their arrays.
         """
-        ring, down = self._lane.fetched, self._lane.down
+        ring, down = self._channel.fetched, self._channel.down
         while self._landing or self._coming or self._waiting:
             while self._landing and self._landing[0][1].done():
                 slot, landed = self._landing.popleft()
@@ -128,13 +263,13 @@ class Travel:
                     cuda().cuStreamWaitEvent(down, awaited.event, 0)
                 _transfer(awaited.piece, slot.address, awaited.address, down, to_host=True)
                 cuda().cuEventRecord(slot.event, down)
-                held = slot.holding(awaited.target.shape, awaited.piece.strides, awaited.target.dtype)
-                self._coming.append((slot, held, awaited.target))
-            if self._coming and (happened(self._coming[0][0].event) or wait):
-                slot, held, target = self._coming.popleft()
+                staged = slot.array(awaited.target.shape, awaited.piece.strides, awaited.target.dtype)
+                self._coming.append((slot, staged, awaited.target))
+            if self._coming and (cuda().cuEventQuery(self._coming[0][0].event) or wait):
+                slot, staged, target = self._coming.popleft()
                 cuda().cuEventSynchronize(slot.event)
                 self.wrote = True
-                self._landing.append((slot, self._lane.porter.copy(target, held, stream=True)))
+                self._landing.append((slot, self._channel.thread.copy(target, staged, stream=True)))
             elif not wait:
                 return
             elif self._landing:
@@ -143,22 +278,22 @@ class Travel:
 
 def send(gpu: Any, array: np.ndarray, address: int) -> None:
     """Copy the one-dimensional byte array to the device after pending work on the legacy stream, and wait."""
-    with lanes(gpu).one() as lane:
-        lane.follow(lane.up, LEGACY_STREAM)
-        travel = Travel(lane)
-        travel.send(array, block(array), {}, address, advance=False)
-        travel.catch_up()
-        cuda().cuStreamSynchronize(lane.up)
-        lane.rest()
+    with channels(gpu).one() as channel:
+        channel.follow(channel.up, LEGACY_STREAM)
+        transfers = Transfers(channel)
+        transfers.send(array, block(array), {}, address, advance=False)
+        transfers.catch_up()
+        cuda().cuStreamSynchronize(channel.up)
+        channel.rest()
 
 
 def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
     """Copy device memory to the one-dimensional byte array after pending work on the legacy stream, and wait."""
-    with lanes(gpu).one() as lane:
-        travel = Travel(lane)
-        travel.fetch(array, block(array), {}, address, LEGACY_STREAM)
-        travel.advance(wait=True)
-        lane.rest()
+    with channels(gpu).one() as channel:
+        transfers = Transfers(channel)
+        transfers.fetch(array, block(array), {}, address, LEGACY_STREAM)
+        transfers.advance(wait=True)
+        channel.rest()
 
 
 def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool) -> None:
@@ -170,9 +305,6 @@ def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool)
         else:
             cuda().cuMemcpyHtoDAsync(device, host, piece.width, stream)
         return
-    here: dict[str, Any] = {"kind": HOST, "host": host, "pitch": piece.width}
-    there: dict[str, Any] = {"kind": DEVICE, "device": device, "pitch": piece.pitch}
-    source, target = (there, here) if to_host else (here, there)
-    ends = {f"from_{key}": value for key, value in source.items()} | {f"to_{k}": v for k, v in target.items()}
-    rows = Rows2D(width=piece.width, rows=piece.rows, **ends)
+    ends = [_End(kind=HOST, host=host, pitch=piece.width), _End(kind=DEVICE, device=device, pitch=piece.pitch)]
+    rows = Rows2D(*(ends[::-1] if to_host else ends), piece.width, piece.rows)
     cuda().cuMemcpy2DAsync(ctypes.addressof(rows), stream)
