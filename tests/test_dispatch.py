@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.core import disk_cache, threads
@@ -22,7 +23,6 @@ from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device, Problem
 from gemm.core.rates import Rates
-from gemm.execute import delivery
 from gemm.select import calibration, candidates, cost, probe, verification, worker
 from gemm.select import measure as measuring
 from gemm.select.measure import measure
@@ -115,7 +115,7 @@ def test_a_target_of_another_machine_is_unavailable_with_the_reason():
 
 def test_a_problem_is_chosen_for_once():
     problem = Problem("float32", 30, 31, 32)
-    assert delivery.choose(problem) is delivery.choose(problem)
+    assert execute.choose(problem) is execute.choose(problem)
 
 
 def test_the_model_sends_small_products_to_the_cpu_and_large_ones_to_a_fast_device():
@@ -301,7 +301,7 @@ def test_what_was_not_verified_computes_no_product(state):
         lines.append({"step": "kernel", "kernel": kernel.label, "device": GPU.key, "ok": ok, "error": "" if ok else "x",
                       "launch": 1e-5, "flops": 4e13})  # fmt: skip
     facts, problem = probe.Facts(lines), Problem("float32", 64, 64, 64, device=GPU.key)
-    chosen, named = (candidates.Entrant(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
+    chosen, named = (candidates.RowOnDevice(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
     assert (chosen.seconds is not None) == (state == "verified")
     assert named.seconds is not None
 
@@ -424,14 +424,14 @@ def test_out_of_memory_everywhere_is_a_memory_error_and_loses_nothing(monkeypatc
 
         return launch
 
-    delivery.forget()
+    execute.forget()
     for name in ("cpu", "numpy"):
         monkeypatch.setattr(type(registry.backend(name)), "launcher", launcher)
     c = np.full((3, 5), 7, np.float32)
     with pytest.raises(MemoryError, match="packed panels"):
         gemm.gemm(A, B, c, beta=1.0, out=c)
     assert (c == 7).all()
-    delivery.forget()
+    execute.forget()
 
 
 # The probe against drivers that misbehave. `evil.py` is put on the child's path and joins its backends.
@@ -647,10 +647,11 @@ def test_a_frozen_program_is_not_started_again(monkeypatch):
 def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):
     """20 µs, and 2 GB/s to the device and 1 GB/s back, whatever the product itself takes."""
 
-    def seconds(backend, kernel, device, m, n, k, *, resident):
-        return 1e-3 + (0.0 if resident else 2e-5 + 4 * (m * k + k * n) / 2e9 + 4 * m * n / 1e9)
+    def seconds(backend, kernel, device, problem, row):
+        m, n, k = problem.m, problem.n, problem.k
+        return 1e-3 + (0.0 if problem.device == device.key else 2e-5 + 4 * (m * k + k * n) / 2e9 + 4 * m * n / 1e9)
 
-    monkeypatch.setattr(measuring, "_seconds", seconds)
+    monkeypatch.setattr(measuring, "seconds", seconds)
     monkeypatch.setattr(measuring, "_links", {})
     backend = Faulty(None)
     row = Kernel("sgemm_faulty_1x1", "faulty", "faulty", "float32", "none.c")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm import execute
 from gemm.catalog import HOST_BACKENDS
 from gemm.core.problem import Problem
+from gemm.select import choice
 
 SIZES = tuple(1 << power for power in range(4, 14))
 """The sizes m and n of the grid."""
@@ -32,7 +32,7 @@ def choices(dtype: str) -> dict[str, Any]:
 
 
 def _choice(problem: Problem) -> tuple[str, float | None]:
-    able = [(c.seconds, c) for c in execute.candidates(problem) if c.seconds]
+    able = [(c.seconds, c) for c in choice.candidates(problem) if c.seconds]
     _, best = min(able, key=lambda each: (each[1].kernel.dtype == "*", each[0]))
     cpu = [seconds for seconds, c in able if c.kernel.backend == "cpu"]
     others = [seconds for seconds, c in able if c.kernel.backend not in HOST_BACKENDS]

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
 from gemm.core import threads
 from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device
-from gemm.select import probe
+from gemm.select import candidates, probe
 from gemm.select.worker import timeout
 
 DTYPES = ("float32", "float64")
@@ -99,7 +98,7 @@ def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
     """The kernels called `names`. Raises Mistake, which lists the existing names."""
     try:
         for name in names or ():
-            execute.check_names("auto", name)
+            candidates.check_names("auto", name)
     except ValueError as error:
         raise Mistake(str(error)) from None
     return [BY_NAME[name] for name in dict.fromkeys(names or ())]

@@ -9,7 +9,6 @@ import statistics
 import time
 from pathlib import Path
 
-from gemm import execute
 from gemm.bench import phrases
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli import text
@@ -26,9 +25,9 @@ from gemm.cli.arguments import (
 )
 from gemm.core import disk_cache
 from gemm.core.problem import Device
-from gemm.select import probe, tuning_db, tuning_records
+from gemm.select import candidates, probe, tuning_db
 from gemm.select.worker import Child
-from gemm.tune import calibrate, search, tuner
+from gemm.tune import calibrate, tuner
 
 HELP = "adapt the choice of devices and the parameters of their kernels to this machine"
 EXAMPLES = """examples:
@@ -115,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     elif level != "off" and devices is not None:
         status = _tune(args, level == "fast", [each for each in devices if _rows(args, each)])
     if args.export:
-        save_text(args.export, tuning_records.text(tuning_db.exported(devices)))
+        save_text(args.export, tuning_db.text(tuning_db.exported(devices)))
     return status
 
 
@@ -125,7 +124,7 @@ def _fit(devices: list[Device], budget: float) -> None:
     start = time.monotonic()
     found = []
     with text.Progress(len(calibrate.TYPES) * len(calibrate.SHAPES) * len(devices)) as bar:
-        for each in calibrate.fit(devices, start + budget):
+        for each in calibrate.calibrate(devices, start + budget):
             found.append(each)
             bar.step(f"{each.problem} on {each.device.key}")
     took = phrases.seconds(time.monotonic() - start)
@@ -145,7 +144,7 @@ def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
     """
     known = [row for row in KERNELS if row.dtype != "*"]
     rows = check_kernels(args.kernel) or [row for row in known if row.chosen_on(device.kind, device.features)]
-    rows = [row for row in rows if row.backend == device.backend and not execute.unavailable(row, device)]
+    rows = [row for row in rows if row.backend == device.backend and not candidates.unavailable(row, device)]
     if not any(row.space for row in rows):
         return []
     wanted = args.dtypes or {row.dtype for row in rows if row.space}
@@ -178,7 +177,7 @@ def _tune(args: argparse.Namespace, fast: bool, devices: list[Device]) -> int:
                     bar.step(f"{_title(shape, layout)} {step.row.name}, {clock.left()}")
                     if isinstance(step.trial, str):
                         what = f"{step.row.tuned(step.params).label} on {device.key}, {_title(shape, layout)}"
-                        failures.append(f"{what}: {step.trial.removeprefix(tuning_records.HERE)}")
+                        failures.append(f"{what}: {step.trial.removeprefix(tuning_db.HERE)}")
             clock.next()
             print(f"{_title(shape, layout)} on {device.key}, {device.name}")
             for step in sorted(last.values(), key=lambda step: step.record.seconds or math.inf):
@@ -193,7 +192,7 @@ def _tune(args: argparse.Namespace, fast: bool, devices: list[Device]) -> int:
 
 def _size(args: argparse.Namespace, device: Device, shape: tuple[int, int, int, int]) -> int:
     names = dict(zip(("batch", "m", "n", "k"), shape, strict=True)) | dict(device.limits)
-    return sum(search.size(row, names) for row in _rows(args, device))
+    return sum(tuner.size(row, names) for row in _rows(args, device))
 
 
 class _Clock:

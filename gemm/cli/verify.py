@@ -8,7 +8,6 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gemm import execute
 from gemm.bench import phrases
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli import text
@@ -17,9 +16,9 @@ from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import report
+from gemm.select import candidates
 from gemm.select.verify import suite
-from gemm.select.verify.ordered import ORDERED, has_bits, ordered_hash
-from gemm.select.verify.single import Mismatch
+from gemm.select.verify.single import ORDERED, Mismatch, has_bits, ordered_hash
 
 HELP = "check every kernel on this machine's devices against the numerical contract"
 EXAMPLES = """examples:
@@ -114,7 +113,7 @@ def _jobs(args: argparse.Namespace, devices: list[tuple[Backend, Device]]) -> tu
         for row in rows:
             if row.backend != backend.name or (args.hashes and (not row.ordered or row.inputs)):
                 continue
-            why = execute.unavailable(row, device, reproducible=args.hashes)
+            why = candidates.unavailable(row, device, reproducible=args.hashes)
             if why:
                 skipped.append(f"{row.name} on {device.key}: {why}")
             else:

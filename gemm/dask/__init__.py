@@ -22,7 +22,6 @@ import numpy as np
 from dask.utils import parse_bytes
 from numpy.typing import DTypeLike
 
-from gemm import execute
 from gemm.core import operands
 from gemm.core.problem import NARROW
 from gemm.dask import blocks, tasks
@@ -32,6 +31,7 @@ from gemm.dask.graph import contract as contracted
 from gemm.frontend import call
 from gemm.frontend.arguments import Given, Options, Scalar, named
 from gemm.numpy_api import contractions, matrix_pairs
+from gemm.select import candidates
 
 __all__ = ["gemm", "matmul", "tensordot"]
 
@@ -82,7 +82,7 @@ def gemm(
         "trans_a": trans_a, "trans_b": trans_b, "precision": precision, "reproducible": reproducible,
     }  # fmt: skip
     asked = _checked(arrays, alpha, beta, Options(dtype=dtype, activation=activation, **options))
-    execute.check_names(backend, kernel)
+    candidates.check_names(backend, kernel)
     kind = operands.named(asked.problem.dtype, "the result")
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", trans_a), ("b", trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)

@@ -15,7 +15,7 @@ import numpy as np
 from gemm.backends.cpu import CpuLaunch
 from gemm.core.engine import engine
 from gemm.core.errors import delivering
-from gemm.execute.delivery import choose
+from gemm.execute import choose
 from gemm.frontend.arguments import Given, Options
 from gemm.frontend.call import normalise
 

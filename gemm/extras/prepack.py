@@ -22,13 +22,13 @@ from gemm.core import operands
 from gemm.core.backend import Kept, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed, delivering
-from gemm.core.plan import ALL, HYBRID
+from gemm.core.plan import ALL, HYBRID, Plan
 from gemm.core.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
 from gemm.core.version import VERSION
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Given, Options
 from gemm.frontend.call import Call, normalise
-from gemm.select import verification
+from gemm.select import candidates, verification
 
 _ROWS = 64
 """The assumed number of rows of a product when a kernel of a device is chosen."""
@@ -49,7 +49,7 @@ class Prepared:
         kernel, device: the names of the kernel and the device for which the matrix is packed.
     """
 
-    def __init__(self, kept: DeviceView, plan: execute.Plan) -> None:
+    def __init__(self, kept: DeviceView, plan: Plan) -> None:
         self.shape: tuple[int, int] = (kept.shape[0], kept.shape[1])
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
@@ -109,8 +109,8 @@ class Prepared:
             return call.finish()
         if call.problem.k == 0:  # alpha = 0: the kernel does not read b
             execute.run(
-                call.problem, options.backend, options.kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta,
-                call.bias,
+                call.problem, options.backend, options.kernel,
+                (call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias),
             )  # fmt: skip
             return call.finish()
         call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
@@ -125,7 +125,7 @@ class Prepared:
             raise ValueError("trans_b belongs to prepare(b, trans_b=...): a prepared b is as it is multiplied")
         backend, kernel, row = options.backend, options.kernel, self._plan.kernel
         if backend not in ("auto", row.backend, row.target, self.device) or kernel not in (None, row.name):
-            execute.check_names(backend, kernel)
+            candidates.check_names(backend, kernel)
             raise ValueError(f"b was prepared for {row.name}; prepare it for backend={backend!r}, kernel={kernel!r}")
         asked = options.precision
         if asked in PRECISIONS[: PRECISIONS.index(row.precision)]:
@@ -208,13 +208,13 @@ def _unpickled(
         raise BackendUnavailable(name, "a matrix was prepared for a kernel that is not known here", remedy)
     row = replace(BY_NAME[name], params=dict(params))
     device = registry.backend(row.backend).devices()[0]
-    if cause := execute.unavailable(row, device):
+    if cause := candidates.unavailable(row, device):
         raise BackendUnavailable(name, f"a matrix was prepared for a kernel that {cause}", remedy)
     own = operands.aligned(packed.nbytes)
     own[...] = packed
     strides = (shape[1] * dtype.itemsize, dtype.itemsize)
     kept = DeviceView(Kept(own), own.ctypes.data, 0, shape, strides, dtype, device, readonly=True)
-    return Prepared(kept, execute.Plan(problem, row, device, 0.0, "as it was pickled"))
+    return Prepared(kept, Plan(problem, row, device, 0.0, "as it was pickled"))
 
 
 def prepare(
@@ -247,14 +247,14 @@ def prepare(
         raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
     row = (1, matrix.shape[1 if trans_b not in (False, "N", "n") else 0])
     left: Operand = np.broadcast_to(np.zeros((), matrix.dtype), row)
-    held_by = None
+    holder = None
     if isinstance(matrix, DeviceView):
-        left, held_by = operands.nothing_of(matrix, *row), matrix.device
+        left, holder = operands.nothing_of(matrix, *row), matrix.device
     options = Options(False, trans_b, dtype, precision, reproducible)
     call = normalise(Given(left, matrix), options)
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
-    asked = "cpu" if (backend, held_by, kernel) == ("auto", None, None) else backend
+    asked = "cpu" if (backend, holder, kernel) == ("auto", None, None) else backend
     # The number of rows of later products is unknown. The type of a is unknown, too, so that b is converted to the type
     # in which the kernel computes.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
@@ -263,10 +263,10 @@ def prepare(
         right = right.astype(problem.dtype, copy=False)
     made: list[Prepared] = []
 
-    def attempt(plan: execute.Plan) -> None:
+    def attempt(plan: Plan) -> None:
         backend = registry.backend(plan.kernel.backend)
         kept = backend.keep(plan.kernel, plan.device, right, reproducible=plan.problem.reproducible)
         made.append(Prepared(kept, plan))
 
-    execute.deliver(problem, asked, kernel, held_by, attempt)
+    execute.deliver(problem, asked, kernel, holder, attempt)
     return made[0]

@@ -16,7 +16,7 @@ from gemm.core.problem import DeviceView, Problem
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Given, Options, Scalar
 from gemm.frontend.call import Call, normalise
-from gemm.select import background
+from gemm.select import background, candidates, choice
 
 
 @plan_cache.quick
@@ -102,10 +102,10 @@ def gemm(
         return made_by(given, options)
     call = normalise(given, options)
     if not call.out.size:
-        execute.check_names(backend, kernel)
+        candidates.check_names(backend, kernel)
         return call.finish()
     chosen = execute.run(
-        call.problem, backend, kernel, call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias
+        call.problem, backend, kernel, (call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias)
     )
     if chosen is not None and cache is not None:
         merged = chosen.kernel.backend != "numpy"  # NumPy's bits may differ between a stack and single products
@@ -141,10 +141,10 @@ class GemmPlan:
     """
 
     def __init__(self, options: Options, scales: tuple[Scalar, Scalar], example: Call) -> None:
-        held_by = example.out.device if isinstance(example.out, DeviceView) else None
-        self._options, self._scales, self._problem, self._held_by = options, scales, example.problem, held_by
+        holder = example.out.device if isinstance(example.out, DeviceView) else None
+        self._options, self._scales, self._problem, self._holder = options, scales, example.problem, holder
         asked = options.backend, options.kernel
-        execute.deliver(example.problem, *asked, held_by, lambda chosen: self._take(chosen, example))
+        execute.deliver(example.problem, *asked, holder, lambda chosen: self._take(chosen, example))
         self._cache = plan_cache.PlanCache(4)
 
     def _take(self, chosen: Plan, example: Call) -> None:
@@ -162,7 +162,7 @@ class GemmPlan:
 
     @property
     def candidates(self) -> list[Candidate]:
-        return execute.candidates(self._problem, self._options.backend, self._options.kernel, self._held_by)
+        return choice.candidates(self._problem, self._options.backend, self._options.kernel, self._holder)
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if the operands make a problem that differs from the plan's
@@ -182,8 +182,8 @@ class GemmPlan:
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
         delivered = execute.run(
-            call.problem, self._options.backend, self._options.kernel, call.a, call.b, call.c, call.out, call.alpha,
-            call.beta, call.bias, first=(self._plan, self._launch),
+            call.problem, self._options.backend, self._options.kernel,
+            (call.a, call.b, call.c, call.out, call.alpha, call.beta, call.bias), first=(self._plan, self._launch),
         )  # fmt: skip
         if delivered is None:  # a later call may run on another device
             return call.finish()

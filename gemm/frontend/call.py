@@ -427,7 +427,7 @@ def _copy_on_device(source: Operand, target: Operand) -> None:
     A product copies arrays with any strides on any device, so that no other copy code is needed. The catalog lists the
     simplest kernel of each dtype last. That kernel is named explicitly, so that no probe of other devices starts.
     """
-    from gemm.execute.delivery import run
+    from gemm.execute import run
     from gemm.select.candidates import unavailable
 
     assert isinstance(source, DeviceView)
@@ -440,4 +440,4 @@ def _copy_on_device(source: Operand, target: Operand) -> None:
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
     inputs = row.inputs  # the kernel reads no elements of a and b
     problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
-    run(problem, "auto", row.name, a, b, source, target, -1.0, 1.0)
+    run(problem, "auto", row.name, (a, b, source, target, -1.0, 1.0, None))

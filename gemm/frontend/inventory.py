@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gemm import execute
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device
-from gemm.select import probe, verification
+from gemm.select import candidates, probe, verification
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def _on(row: Kernel) -> list[tuple[Device | None, str]]:
         devices = probe.devices(row.backend)
     except BackendUnavailable as error:
         return [(None, error.told)]
-    return [(device, execute.unavailable(row, device)) for device in devices]
+    return [(device, candidates.unavailable(row, device)) for device in devices]
 
 
 def backends() -> dict[str, str]:
