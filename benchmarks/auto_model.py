@@ -105,7 +105,7 @@ def weighed(timed: Timed, facts: probe.Facts | None) -> Iterator[Candidate]:
         if row.backend != device.backend or not row.chosen_on(device.kind, device.features):
             continue
         if cost.modelled(row, device) or (facts and facts.rates(row, device)):
-            found = candidates.Entrant(row, device, problem, facts, trusting=True).weigh(problem)
+            found = candidates.RowOnDevice(row, device, problem, facts, trusting=True).weigh(problem)
             if found.seconds is not None:
                 yield found
 

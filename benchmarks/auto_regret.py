@@ -320,13 +320,13 @@ def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
             problem = Problem(c, *drawn.shape[:3], max(1, drawn.shape.batch), device=drawn.place,
                               inputs=() if a == b == c else (a, b))  # fmt: skip
             with suppress(BackendUnavailable, KernelFailed, TypeError, ValueError):
-                execute.choose(problem, held_by=where[drawn.place])
+                execute.choose(problem, holder=where[drawn.place])
                 asked[problem] = where[drawn.place]
     execute.forget()
     new = []
     for problem, device in asked.items():
         start = time.perf_counter()
-        execute.choose(problem, held_by=device)
+        execute.choose(problem, holder=device)
         new.append(time.perf_counter() - start)
     return figures(new) if new else {}
 

@@ -54,7 +54,7 @@ from gemm.catalog import HOST_BACKENDS
 from gemm.cli.arguments import listed, positive
 from gemm.core.plan import Split
 from gemm.core.problem import Problem
-from gemm.select import probe
+from gemm.select import choice, probe
 
 SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 DTYPES = ("float32", "float64", "int32", "int8", "complex64", "complex128", "bfloat16", "bfloat16:high")
@@ -85,7 +85,7 @@ class Product:
             return
         inputs = () if a == b == result else (a, b)
         self.problem = Problem(result, n, n, n, precision=self.precision, inputs=inputs)
-        weighed = [each for each in execute.candidates(self.problem, "hybrid") if each.seconds]
+        weighed = [each for each in choice.candidates(self.problem, "hybrid") if each.seconds]
         cpu = min((each.seconds or 0.0 for each in weighed if each.kernel.backend == "cpu"), default=math.inf)
         others = [each for each in weighed if each.kernel.backend not in HOST_BACKENDS]
         if not others:

@@ -11,6 +11,7 @@ from gemm.backends import registry
 from gemm.backends.cuda import api, pointer_table
 from gemm.backends.cuda.backend import Launcher
 from gemm.core.errors import KernelFailed
+from gemm.core.plan import Plan
 from gemm.extras import pointer_batch
 from gemm.frontend import plan_cache
 from gemm.select import verification
@@ -325,7 +326,7 @@ def test_a_stack_through_a_table(cuda):
     device = cuda.devices()[0]
     row = next(row for row in gemm.catalog.KERNELS if row.params.get("pointers"))
     problem = gemm.core.problem.Problem(row.dtype, 5, 6, 7, 12, device=device.key, reproducible=True, apart=True)
-    run = execute.launcher(execute.Plan(problem, row, device, 0.0, ""))
+    run = execute.launcher(Plan(problem, row, device, 0.0, ""))
     assert isinstance(run, Launcher)
     p, q = (RNG.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5, 7), (3, 4, 7, 6)))
     a, b, out = (cuda.to_device(x, device) for x in (p, q, np.zeros((3, 4, 5, 6), np.float32)))

@@ -295,13 +295,13 @@ def test_auto_takes_the_best_row_on_intel_gpus(intel, monkeypatch, device, dtype
     }))  # fmt: skip
     monkeypatch.setattr(probe, "facts", lambda run: facts)
     problem = Problem(dtype, 1024, 1024, 1024, device=gpu.key)
-    chosen = min((c for c in choice.candidates(problem, "opencl", held_by=gpu) if c.seconds), key=lambda c: c.seconds)
+    chosen = min((c for c in choice.candidates(problem, "opencl", holder=gpu) if c.seconds), key=lambda c: c.seconds)
     best = max((row for row in rows if row["kernel"].startswith("s" if dtype == "float32" else "h")),
                key=lambda row: row["share"])  # fmt: skip
     assert chosen.kernel.label == labels[_identity(best)]
     assert best["share"] >= goal
     if dtype == "float32":
-        found = choice.candidates(problem, "opencl", "sgemm_intel_L3_SIMD_8x4_1x8", held_by=gpu)[0]
+        found = choice.candidates(problem, "opencl", "sgemm_intel_L3_SIMD_8x4_1x8", holder=gpu)[0]
         wanted = (2, "predicted for this architecture") if device == "bdw" else (4, "predicted for this vendor")
         assert (found.kernel.params["KV"], found.origin) == wanted
 

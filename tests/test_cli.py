@@ -22,7 +22,7 @@ from gemm.cli import verify as verify_command
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import report
-from gemm.select.verify.ordered import ORDERED
+from gemm.select.verify.single import ORDERED
 
 SMALL = ["bench", "-M", "33", "-N", "20", "-K", "17", "--backends", "cpu,numpy", "--iterations", "2", "--warmup", "1"]
 

@@ -11,12 +11,12 @@ import pytest
 from test_entrants import GPU, facts
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.cli import main, tune
 from gemm.core import disk_cache
 from gemm.core.problem import Device, Problem
-from gemm.execute import delivery
 from gemm.frontend import plan_cache
 from gemm.select import calibration, candidates, probe, verification
 from gemm.tune import calibrate
@@ -94,11 +94,11 @@ def test_a_factor_counts_for_its_class_and_less_for_neighbours(machine):
 def test_what_was_fitted_is_found_again(machine):
     table = {(HOST.key, "float32"): {CLASS: 0.5, (0, 1, 2, 3): -0.25}, (GPU.key, "a_kernel"): {CLASS: 1.0}}
     keep(table)
-    calibration.fitted.cache_clear()
-    assert calibration.fitted() == table
+    calibration.stored.cache_clear()
+    assert calibration.stored() == table
     probe.forget()
-    calibration.fitted.cache_clear()
-    assert calibration.fitted() == {}
+    calibration.stored.cache_clear()
+    assert calibration.stored() == {}
 
 
 def test_bounds_stay_below_corrected_predictions(machine):
@@ -168,8 +168,8 @@ class Clock:
 
     def __init__(self, monkeypatch, seconds):
         self.now, self.launched, self._seconds = 0.0, [], seconds
-        monkeypatch.setattr(delivery.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(delivery, "launcher", self._launcher)
+        monkeypatch.setattr(execute.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(execute, "launcher", self._launcher)
 
     def _launcher(self, plan):
         def launch(*operands):
@@ -182,12 +182,12 @@ class Clock:
 def products(count, **more):
     a = np.ones((1024, 1024), np.float32)
     problem = Problem("float32", 1024, 1024, 1024, **more)
-    return [delivery.run(problem, "auto", None, a, a, None, a, 1.0, 0.0) for _ in range(count)]
+    return [execute.run(problem, "auto", None, (a, a, None, a, 1.0, 0.0, None)) for _ in range(count)]
 
 
 class TestWhileAProgramRuns:
     def test_what_is_slower_than_predicted_gives_way(self, machine, monkeypatch):
-        first = delivery.choose(SQUARE)
+        first = execute.choose(SQUARE)
         assert math.isfinite(first.rival)
         other = {"cpu:0": GPU.key, GPU.key: "cpu:0"}[first.device.key]
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival, other: first.rival})
@@ -199,7 +199,7 @@ class TestWhileAProgramRuns:
     def test_one_slow_sample_clears_nothing(self, machine, monkeypatch):
         """Somebody else had the machine. What is known of other products stays, whatever comes of this class."""
         monkeypatch.setitem(plan_cache.memos, "known", None)
-        first = delivery.choose(SQUARE)
+        first = execute.choose(SQUARE)
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival})
         cleared = []
         monkeypatch.setattr(
@@ -216,7 +216,7 @@ class TestWhileAProgramRuns:
 
     def test_what_gives_way_leaves_other_products_to_be_repeated(self, machine, monkeypatch):
         monkeypatch.setitem(plan_cache.memos, "known", None)
-        first = delivery.choose(SQUARE)
+        first = execute.choose(SQUARE)
         other = {"cpu:0": GPU.key, GPU.key: "cpu:0"}[first.device.key]
         clock = Clock(monkeypatch, {first.device.key: 3 * first.rival, other: first.rival})
         products(12)
@@ -224,7 +224,7 @@ class TestWhileAProgramRuns:
         assert "known" in plan_cache.memos
 
     def test_what_is_as_predicted_stays_and_is_soon_certain(self, machine, monkeypatch):
-        first = delivery.choose(SQUARE)
+        first = execute.choose(SQUARE)
         clock = Clock(monkeypatch, {first.device.key: first.seconds})
         delivered = products(8)
         assert set(clock.launched) == {first.device.key}
@@ -236,12 +236,12 @@ class TestWhileAProgramRuns:
         if how == "GEMM_ADAPT=0":
             monkeypatch.setenv("GEMM_ADAPT", "0")
         more = {"reproducible": True} if how == "reproducible" else {}
-        first = delivery.choose(Problem("float32", 1024, 1024, 1024, **more))
+        first = execute.choose(Problem("float32", 1024, 1024, 1024, **more))
         clock = Clock(monkeypatch, {"cpu:0": 50.0, GPU.key: 50.0})
         if how == "named":
             a = np.ones((1024, 1024), np.float32)
             for _ in range(6):
-                delivery.run(SQUARE, "cpu", None, a, a, None, a, 1.0, 0.0)
+                execute.run(SQUARE, "cpu", None, (a, a, None, a, 1.0, 0.0, None))
             assert set(clock.launched) == {"cpu:0"}
         else:
             assert None not in products(6, **more)
@@ -255,7 +255,7 @@ def test_tune_fits_this_machine(empty, monkeypatch, capsys):
     monkeypatch.setattr(probe, "facts", lambda *, run: probe.Facts([]))
     assert main(["tune", "--quick", "--device", "cpu:0"]) == 0
     assert "Measured ÷ predicted" in capsys.readouterr().out
-    table = calibration.fitted()
+    table = calibration.stored()
     assert {what: len(known) for (_, what), known in table.items()} == dict.fromkeys(TYPES, 2)
     gemm.explain(np.ones((96, 64), np.float32), np.ones((64, 80), np.float32))
     assert "as such products were measured" in capsys.readouterr().out
@@ -265,10 +265,10 @@ def test_tune_fits_this_machine(empty, monkeypatch, capsys):
 def test_tiny_classes_are_fitted_where_a_devices_runtime_is_the_cpus(empty, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        calibrate, "_fitted", lambda device, problem, patience: asked.append((device, problem)) or iter(())
+        calibrate, "_measured", lambda device, problem, patience: asked.append((device, problem)) or iter(())
     )
     runtime = replace(GPU, key="opencl:8", kind="cpu")
-    assert list(calibrate.fit([runtime, GPU], time.monotonic() + 5.0)) == []
+    assert list(calibrate.calibrate([runtime, GPU], time.monotonic() + 5.0)) == []
     tiny = {(device.key, problem.device) for device, problem in asked if problem.flops < 1e5}
     assert tiny == {(runtime.key, runtime.key)}
     assert len([problem for device, problem in asked if device == GPU]) == 2 * len(calibrate.TYPES) * len(

@@ -15,6 +15,7 @@ from helpers import at_once, python
 from numpy.testing import assert_array_equal
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.core import disk_cache, threads
@@ -22,7 +23,6 @@ from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.core.plan import Rates
 from gemm.core.problem import Device, Problem
-from gemm.execute import delivery
 from gemm.select import calibration, candidates, cost, probe, verification, worker
 from gemm.select import measure as measuring
 from gemm.select.measure import measure
@@ -88,7 +88,7 @@ def test_a_target_of_another_machine_is_unavailable_with_the_reason():
 
 def test_a_problem_is_chosen_for_once():
     problem = Problem("float32", 30, 31, 32)
-    assert delivery.choose(problem) is delivery.choose(problem)
+    assert execute.choose(problem) is execute.choose(problem)
 
 
 def test_the_model_sends_small_products_to_the_cpu_and_large_ones_to_a_fast_device():
@@ -269,7 +269,7 @@ def test_what_was_not_verified_computes_no_product(state):
     if state != "not there":
         kernels[row.label] = rates if state == "verified" else {**rates, "error": "x"}
     facts, problem = helpers.probed((GPU, kernels)), Problem("float32", 64, 64, 64, device=GPU.key)
-    chosen, named = (candidates.Entrant(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
+    chosen, named = (candidates.RowOnDevice(row, GPU, problem, facts, trusting=t).weigh(problem) for t in (False, True))
     assert (chosen.seconds is not None) == (state == "verified")
     assert named.seconds is not None
 
@@ -392,14 +392,14 @@ def test_out_of_memory_everywhere_is_a_memory_error_and_loses_nothing(monkeypatc
 
         return launch
 
-    delivery.forget()
+    execute.forget()
     for name in ("cpu", "numpy"):
         monkeypatch.setattr(type(registry.backend(name)), "launcher", launcher)
     c = np.full((3, 5), 7, np.float32)
     with pytest.raises(MemoryError, match="packed panels"):
         gemm.gemm(A, B, c, beta=1.0, out=c)
     assert (c == 7).all()
-    delivery.forget()
+    execute.forget()
 
 
 # The probe against drivers that misbehave. `evil.py` is put on the child's path and joins its backends.
@@ -613,10 +613,11 @@ def test_a_frozen_program_is_not_started_again(monkeypatch):
 def test_a_link_is_what_products_of_host_operands_take_longer(monkeypatch):
     """20 µs, and 2 GB/s to the device and 1 GB/s back, whatever the product itself takes."""
 
-    def seconds(backend, kernel, device, m, n, k, *, resident):
-        return 1e-3 + (0.0 if resident else 2e-5 + 4 * (m * k + k * n) / 2e9 + 4 * m * n / 1e9)
+    def seconds(backend, kernel, device, problem, row):
+        m, n, k = problem.m, problem.n, problem.k
+        return 1e-3 + (0.0 if problem.device == device.key else 2e-5 + 4 * (m * k + k * n) / 2e9 + 4 * m * n / 1e9)
 
-    monkeypatch.setattr(measuring, "_seconds", seconds)
+    monkeypatch.setattr(measuring, "seconds", seconds)
     monkeypatch.setattr(measuring, "_links", {})
     backend = Faulty(None)
     row = Kernel("sgemm_faulty_1x1", "faulty", "faulty", "float32", "none.c")

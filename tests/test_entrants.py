@@ -68,7 +68,7 @@ def test_bounds_are_bounds_and_the_first_is_the_least(device, kind):
     for problem in problems(device, kind):
         for asked in (problem, replace(problem, device="host")):
             field = [
-                candidates.Entrant(row, device, candidates.example(asked), known, trusting=True)
+                candidates.RowOnDevice(row, device, candidates.example(asked), known, trusting=True)
                 for row in KERNELS if row.backend == device.backend
             ]  # fmt: skip
             found = {}
@@ -90,8 +90,10 @@ def test_bounds_are_bounds_and_the_first_is_the_least(device, kind):
 
 def test_few_are_weighed(monkeypatch):
     weighed = []
-    weigh = candidates.Entrant.weigh
-    monkeypatch.setattr(candidates.Entrant, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem))
+    weigh = candidates.RowOnDevice.weigh
+    monkeypatch.setattr(
+        candidates.RowOnDevice, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem)
+    )
     line = candidates.held(candidates.example(Problem("float32", 1, 1, 1, device=GPU.key)), "auto", None, facts(), GPU)
     able = [entrant for _, entrant in line.able]
     for problem in problems(GPU, KINDS[0]):
@@ -109,7 +111,7 @@ def test_what_was_tuned_here_has_no_bound_by_the_rate_of_the_probe():
     record = tuning_db.Record(
         row.name, (1, 1024, 1024, 1024), "NN", GPU.driver, tuning_db.fingerprint(row), values, 1e-7
     )
-    entrant = candidates.Entrant(row, GPU, candidates.example(problem), facts(), trusting=True)
+    entrant = candidates.RowOnDevice(row, GPU, candidates.example(problem), facts(), trusting=True)
     slow = bound(entrant, problem)
     tuning_db.save(GPU, [record])
     try:
@@ -122,7 +124,7 @@ def test_what_was_tuned_here_has_no_bound_by_the_rate_of_the_probe():
 
 def test_a_type_without_kernels_is_refused_in_one_line():
     with pytest.raises(TypeError, match=r"int64 has no kernel for backend 'opencl' \(its kernels multiply float32"):
-        choice.choose(Problem("int64", 8, 8, 8, device=GPU.key), held_by=GPU, backend="opencl")
+        choice.choose(Problem("int64", 8, 8, 8, device=GPU.key), holder=GPU, backend="opencl")
 
 
 @pytest.mark.parametrize(("k", "trusting", "why"), [
@@ -132,6 +134,6 @@ def test_a_row_is_chosen_for_what_suits_it_unless_it_is_named(k, trusting, why):
     row = replace(next(row for row in KERNELS if row.name == "sgemm_cuda_ffma_64x64"), suits="k <= BK")
     assert row.params["BK"] == 16
     problem = Problem("float32", 64, 64, k)
-    entrant = candidates.Entrant(row, HOPPER, candidates.example(problem), None, trusting=trusting)
+    entrant = candidates.RowOnDevice(row, HOPPER, candidates.example(problem), None, trusting=trusting)
     found = entrant.weigh(problem)
     assert (found.why_not, found.seconds is None) == (why, bool(why))

@@ -226,10 +226,10 @@ def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done = []
-    errand = background.begin("alone", "works", done.append)
+    task = background.begin("alone", "works", done.append)
     assert not done
-    errand.wait()
-    assert done == [errand]
+    task.wait()
+    assert done == [task]
 
 
 # Rows that are verified when they are first to be chosen.
@@ -241,12 +241,11 @@ GPU = Device("cuda", "cuda:0", "a GPU", kind="gpu")
 class Field:
     """A queue of candidates, all of late rows."""
 
+    facts = None
+
     def __init__(self, *seconds):
         rows = (FAST, OTHER, TILE)
         self.left = [Candidate(row, GPU, time) for row, time in zip(rows, seconds, strict=True)]
-
-    def unproven(self, _):
-        return True
 
     def pop(self):
         return self.left.pop(0) if self.left else None

@@ -29,7 +29,6 @@ from gemm.core import disk_cache
 from gemm.core.backend import Backend, Kept
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device, DeviceView
-from gemm.execute import delivery
 from gemm.select import background, candidates, cost, probe, verification, worker
 
 FAULTY, SPARE = "sgemm_faulty_1x1", "sgemm_faulty_2x2"
@@ -133,12 +132,12 @@ def plant(monkeypatch):
         monkeypatch.setattr(
             probe, "_memory", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
         )
-        delivery.forget()
+        execute.forget()
         return backend
 
     with background.waiting():  # for the verification of what would be chosen
         yield planted
-    delivery.forget()
+    execute.forget()
 
 
 def facts(device, *kernels):
@@ -425,7 +424,7 @@ def pocl(plant, monkeypatch):
     monkeypatch.setattr(device.handle, "_programs", {})
     monkeypatch.setattr(device.handle, "_own", threading.local())
     monkeypatch.setattr(device.handle, "_spare", [])
-    delivery.forget()
+    execute.forget()
     assert gemm.plan(BIG_A, BIG_B).kernel == NAIVE
     return device
 
@@ -475,7 +474,7 @@ def test_errors_of_pyopencl(
     error = opencl_error(kind, code) if kind else UnicodeDecodeError("utf-8", b"\xe9", 0, 1, words)
     multiply = None if call == "out is c" else CALLS[call](BIG_A, BIG_B)  # plans are made before
     if name in ("Kernel", "Program.build"):
-        delivery.launcher.cache_clear()
+        execute.launcher.cache_clear()
         pocl.handle._programs.clear()
         pocl.handle._own = threading.local()
     injected(monkeypatch, name, error)

@@ -17,12 +17,13 @@ from helpers import at_once, emulate, forget_drivers, probed, products, python, 
 from numpy.testing import assert_allclose, assert_array_equal
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.plan import Split
 from gemm.core.problem import Problem
-from gemm.execute import delivery, split, split_launch
+from gemm.execute import split
 from gemm.select import probe, verification
 
 M, N, K = 320, 200, 150
@@ -50,9 +51,9 @@ def device(request, monkeypatch):
     monkeypatch.setattr(split, "_shares_cores", lambda device: False)
     monkeypatch.setattr(split, "START", 0.0)
     monkeypatch.setattr(split, "GAIN", 2.0)  # whatever a cut gains
-    delivery.forget()
+    execute.forget()
     yield found
-    delivery.forget()
+    execute.forget()
     forget_drivers()
 
 
@@ -64,7 +65,7 @@ def abc():
 def sides(*operands, **options):
     """Those of a product, which must be cut; the device's is the first."""
     plan = gemm.plan(*operands, backend="hybrid", **options)
-    chosen = delivery.choose(plan._problem, "hybrid")
+    chosen = execute.choose(plan._problem, "hybrid")
     assert isinstance(chosen, Split)
     assert len(chosen.sides) == 2
     assert plan.kernel == " + ".join(side.kernel.name for side in chosen.sides)
@@ -147,7 +148,7 @@ class Failing:
             return failing
 
         monkeypatch.setattr(type(registry.backend(backend)), "launcher", launcher)
-        delivery.forget()
+        execute.forget()
 
 
 @pytest.mark.parametrize("side", ["cpu", "device"])
@@ -175,7 +176,7 @@ def test_both_sides_fail_and_numpy_delivers(device, monkeypatch):
     for name in ("cpu", device.backend):
         Failing(monkeypatch, name)
     assert_allclose(gemm.gemm(a, b, backend="hybrid"), a @ b, rtol=1e-4, atol=1e-4)
-    chosen = delivery.choose(Problem("float32", M, N, K), "hybrid", None, None, frozenset({("nothing", "nowhere")}))
+    chosen = execute.choose(Problem("float32", M, N, K), "hybrid", None, None, frozenset({("nothing", "nowhere")}))
     assert chosen.kernel.name == "gemm_numpy_reference"
 
 
@@ -192,13 +193,14 @@ def test_what_nobody_can_make_up_for_is_an_error(device, monkeypatch):
 
 def parts_by(monkeypatch, run):
     """Have `run` compute the parts of products."""
-    monkeypatch.setattr(delivery, "run", run)
-    delivery.launcher.cache_clear()  # which made launches that have the real one
+    real = split.SplitLaunch.__init__
+    monkeypatch.setattr(split.SplitLaunch, "__init__", lambda self, plan, _: real(self, plan, run))
+    execute.launcher.cache_clear()  # which made launches that have the real one
 
 
 def test_an_out_that_is_c_and_was_partly_written_is_said_to_be(device, monkeypatch):
     a, b, c = abc()
-    real, rows = delivery.run, sides(a, b, c, beta=0.5, out=c)[0].problem.m
+    real, rows = execute.run, sides(a, b, c, beta=0.5, out=c)[0].problem.m
 
     def run(problem, backend, *rest):
         if problem.m == rows:
@@ -227,7 +229,7 @@ def test_threads_cut_products_side_by_side(device):
         assert_array_equal(found, right)
 
 
-class Slow(split_launch.Side):
+class Slow(split.Side):
     """A side that writes to out until it is let go."""
 
     def __init__(self, name):
@@ -243,7 +245,7 @@ class Slow(split_launch.Side):
 
 def own(what):
     """The CPU's side, in the calling thread, which does `what` there."""
-    return split_launch.Side("cpu", lambda _: what())
+    return split.Side("cpu", lambda _: what())
 
 
 def begun(slow):
@@ -282,7 +284,7 @@ def test_ctrl_c_waits_for_the_other_side(busy, count, times):
         time.sleep(0.12 * busy)
 
     with pytest.raises(KeyboardInterrupt):
-        split_launch.at_once([*slow, own(work)])
+        split.at_once([*slow, own(work)])
     ended = [side.ended for side in slow]
     for _ in range(2):  # what is still on its way
         with suppress(KeyboardInterrupt):
@@ -296,7 +298,7 @@ def test_an_exception_of_a_debugger_or_timeout_waits_too():
 
     def work():
         try:
-            split_launch.at_once([slow, own(lambda: begun([slow]))])
+            split.at_once([slow, own(lambda: begun([slow]))])
         except BaseException as error:
             found.append(error)
         ended.append(slow.ended)
@@ -316,7 +318,7 @@ def test_an_exception_of_a_debugger_or_timeout_waits_too():
 def test_an_interrupt_while_sides_are_started(monkeypatch, which):
     """What was begun is waited for; what was not is not begun later."""
     slow = [Slow(f"side {i}") for i in range(3)]
-    real, started = split_launch.start_new_thread, list[Any]()
+    real, started = split.start_new_thread, list[Any]()
 
     def start(work, given):
         if len(started) == which:
@@ -327,9 +329,9 @@ def test_an_interrupt_while_sides_are_started(monkeypatch, which):
         started.append(work)
         real(work, given)
 
-    monkeypatch.setattr(split_launch, "start_new_thread", start)
+    monkeypatch.setattr(split, "start_new_thread", start)
     with pytest.raises(KeyboardInterrupt):
-        split_launch.at_once([*slow, own(lambda: None)])
+        split.at_once([*slow, own(lambda: None)])
     assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
     for side in slow:
         side.go.set()
@@ -340,7 +342,7 @@ def test_an_interrupt_while_sides_are_started(monkeypatch, which):
 def not_started(monkeypatch):
     """What threads would do that are never started."""
     given = []
-    monkeypatch.setattr(split_launch, "start_new_thread", lambda work, by: given.append(lambda: work(*by)))
+    monkeypatch.setattr(split, "start_new_thread", lambda work, by: given.append(lambda: work(*by)))
     return given
 
 
@@ -353,7 +355,7 @@ def test_a_part_that_was_given_up_is_not_begun(monkeypatch, error):
         raise error
 
     with pytest.raises(error):
-        split_launch.at_once([slow, own(fail)])
+        split.at_once([slow, own(fail)])
     (begin,) = given
     begin()
     assert not slow.begun.is_set()
@@ -362,7 +364,7 @@ def test_a_part_that_was_given_up_is_not_begun(monkeypatch, error):
 def test_a_part_that_no_thread_has_begun_is_computed_here(monkeypatch):
     """It is computed once: the thread finds that nothing is left."""
     given, done = not_started(monkeypatch), []
-    split_launch.at_once([own(lambda: done.append("other")), own(lambda: done.append("own"))])
+    split.at_once([own(lambda: done.append("other")), own(lambda: done.append("own"))])
     given[0]()
     assert done == ["own", "other"]
 
@@ -372,7 +374,7 @@ def test_no_thread_can_be_had(device, monkeypatch, error):
     def refused(*_):
         raise error("can't start new thread")
 
-    monkeypatch.setattr(split_launch, "start_new_thread", refused)
+    monkeypatch.setattr(split, "start_new_thread", refused)
     the_same(*abc()[:2])
 
 
@@ -388,11 +390,11 @@ def test_a_failure_of_the_split_itself_does_not_compute_with_an_overwritten_c(de
         sides[0].work("there")
         refused()
 
-    monkeypatch.setattr(split_launch, "at_once", at_once)
+    monkeypatch.setattr(split, "at_once", at_once)
     out = c.copy()
     with pytest.raises(RuntimeError, match="of the split; out, which is c, is partly written"):
         gemm.gemm(a, b, out, beta=0.5, out=out, backend="hybrid")
-    monkeypatch.setattr(split_launch, "at_once", refused)
+    monkeypatch.setattr(split, "at_once", refused)
     out = c.copy()
     gemm.gemm(a, b, out, beta=0.5, out=out, backend="hybrid")  # nothing was written: the next best computes it
     assert_allclose(out, a @ b + 0.5 * c, rtol=1e-3, atol=1e-3)
@@ -407,7 +409,7 @@ def test_a_wait_that_is_interrupted_goes_on():
         ended.append(True)
 
     side = own(work)
-    real, interrupts = side._told, iter((KeyboardInterrupt, KeyboardInterrupt))
+    real, interrupts = side._finished, iter((KeyboardInterrupt, KeyboardInterrupt))
 
     class Interrupted:
         put = real.put
@@ -417,9 +419,9 @@ def test_a_wait_that_is_interrupted_goes_on():
                 raise error
             real.get()
 
-    side._told = Interrupted()
+    side._finished = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        split_launch.at_once([side, own(lambda: time.sleep(0.05))])
+        split.at_once([side, own(lambda: time.sleep(0.05))])
     assert ended == [True]
     assert next(interrupts, None) is None
 
@@ -438,7 +440,7 @@ def test_both_sides_compute_at_once(device, monkeypatch):
     """Each waits until the other is at it."""
     a, b, _ = abc()
     sides(a, b, reproducible=True)
-    right, real, both = gemm.gemm(a, b, backend="cpu", reproducible=True), delivery.run, threading.Barrier(2)
+    right, real, both = gemm.gemm(a, b, backend="cpu", reproducible=True), execute.run, threading.Barrier(2)
 
     def run(*given):
         both.wait(60)
@@ -453,7 +455,7 @@ def test_both_sides_compute_at_once(device, monkeypatch):
 def test_the_child_of_a_fork_has_threads_of_its_own(device, monkeypatch):
     a, b, _ = abc()
     right = gemm.gemm(a, b, backend="hybrid", reproducible=True)
-    real = delivery.run
+    real = execute.run
     parts_by(monkeypatch, lambda x, _, *rest: real(x, "cpu", *rest))  # drivers do not outlive a fork
     if (pid := os.fork()) == 0:
         try:
@@ -466,10 +468,10 @@ def test_the_child_of_a_fork_has_threads_of_its_own(device, monkeypatch):
 @pytest.mark.parametrize("reproducible", [False, True])
 def test_nothing_is_learned_from_what_was_computed(device, reproducible):
     a, b, _ = abc()
-    plan = delivery.choose(gemm.plan(a, b, backend="hybrid", reproducible=reproducible)._problem, "hybrid")
+    plan = execute.choose(gemm.plan(a, b, backend="hybrid", reproducible=reproducible)._problem, "hybrid")
     for _ in range(5):
         gemm.gemm(a, b, backend="hybrid", reproducible=reproducible)
-    assert delivery.choose(plan.problem, "hybrid") == plan
+    assert execute.choose(plan.problem, "hybrid") == plan
 
 
 def rated(monkeypatch, seed):
@@ -483,7 +485,7 @@ def rated(monkeypatch, seed):
         if line["step"] == "kernel" else line for line in facts.lines
     ]  # fmt: skip
     monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
-    delivery.forget()
+    execute.forget()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -491,13 +493,13 @@ def test_sides_end_nearly_as_soon_as_any_cut_lets_them(device, monkeypatch, seed
     """By predicted times. A side that is too slow for a share is left out."""
     rated(monkeypatch, seed)
     monkeypatch.setattr(split, "GAIN", 0.95)
-    delivery.forget()
+    execute.forget()
     square = Problem("float32", 8192, 4096, 4096)
-    found = delivery.choose(square, "hybrid")
+    found = execute.choose(square, "hybrid")
 
     def end(rows):
         shares = ((rows, device.key), (8192 - rows, "cpu"))
-        return max(delivery.choose(replace(square, m=m), name).seconds for m, name in shares if m)
+        return max(execute.choose(replace(square, m=m), name).seconds for m, name in shares if m)
 
     best = min(end(rows) for rows in range(0, 8193, 64))
     assert found.seconds == pytest.approx(max(side.seconds for side in getattr(found, "sides", (found,))))
@@ -506,13 +508,13 @@ def test_sides_end_nearly_as_soon_as_any_cut_lets_them(device, monkeypatch, seed
 
 def test_small_products_and_devices_of_shared_cores_are_not_cut(device, monkeypatch):
     monkeypatch.setattr(split, "GAIN", 0.95)
-    delivery.forget()
+    execute.forget()
     tiny, a, b = rand(8, 8), rand(M, K), rand(K, N)
     assert "+" not in gemm.plan(tiny, tiny, backend="hybrid").kernel
     assert_allclose(gemm.gemm(tiny, tiny, backend="hybrid"), tiny @ tiny, rtol=1e-4, atol=1e-4)
     sides(a, b)
     monkeypatch.setattr(split, "_shares_cores", lambda device: True)
-    delivery.forget()
+    execute.forget()
     alone = gemm.plan(a, b, backend="hybrid")
     assert alone.device in ("cpu:0", device.key)
     assert alone.reason.endswith(f"{device.key} computes on the CPU's own cores")
@@ -531,7 +533,7 @@ def test_memory_of_gemm_empty_is_one_sides_at_a_time(device):
 
 def test_cpus_are_left_to_the_device_and_the_limit_stays(device, monkeypatch):
     found = {}
-    real = delivery.run
+    real = execute.run
 
     def run(problem, backend, *rest):
         found[backend] = gemm.get_num_threads()

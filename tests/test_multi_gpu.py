@@ -11,12 +11,13 @@ from helpers import ROOT, forget_drivers, machine, probed, products, rand, run
 from numpy.testing import assert_array_equal
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
 from gemm.core import operands
 from gemm.core.errors import BackendUnavailable
 from gemm.core.plan import Split
 from gemm.core.problem import Problem
-from gemm.execute import delivery, split
+from gemm.execute import split
 from gemm.select import probe, verification
 
 M, N, K = 97, 74, 41
@@ -38,11 +39,11 @@ def emulate(monkeypatch):
         monkeypatch.setattr(verification, "_lost", {})
         monkeypatch.setattr(split, "START", 0.0)
         monkeypatch.setattr(split, "GAIN", 9.0)  # whatever a split gains
-        delivery.forget()
+        execute.forget()
         return devices
 
     yield machine
-    delivery.forget()
+    execute.forget()
     gc.collect()  # arrays give their memory back to this machine
     forget_drivers()
 
@@ -61,7 +62,7 @@ def two(request, emulate):
 
 def divided(*operands, **options):
     """The plan of a product, which must be split."""
-    plan = delivery.choose(gemm.plan(*operands, backend=ALL, **options)._problem, ALL)
+    plan = execute.choose(gemm.plan(*operands, backend=ALL, **options)._problem, ALL)
     assert isinstance(plan, Split)
     return plan
 
@@ -192,7 +193,7 @@ def test_bounds_follow_the_rates():
 
 
 def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(monkeypatch, gpus):
-    square, tall = (delivery.choose(Problem("float32", m, 512, 512), ALL) for m in (512, 4096))
+    square, tall = (execute.choose(Problem("float32", m, 512, 512), ALL) for m in (512, 4096))
     assert isinstance(square, Split)
     assert isinstance(tall, Split)
     assert [len(cut) for cut in square.cuts] == [2 if len(gpus) == 4 else 1] * len(gpus)
@@ -203,8 +204,8 @@ def test_large_squares_are_cut_in_a_grid_and_tall_ones_by_rows(monkeypatch, gpus
 def test_small_products_are_one_gpus(two, monkeypatch):
     monkeypatch.setattr(split, "GAIN", 0.95)
     monkeypatch.setattr(split, "START", 2e-4)
-    delivery.forget()
-    plan = delivery.choose(Problem("float32", 8, 8, 8), ALL)
+    execute.forget()
+    plan = execute.choose(Problem("float32", 8, 8, 8), ALL)
     assert not isinstance(plan, Split)
     assert "more devices would not gain enough" in plan.reason
     x, y = resident(rand(8, 8), rand(8, 8), on=1)

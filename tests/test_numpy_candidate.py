@@ -7,12 +7,12 @@ import pytest
 from helpers import probed
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import KERNELS
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Problem
-from gemm.execute import delivery
 from gemm.select import calibration, candidates, choice, probe, verification
 
 pytestmark = pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
@@ -40,15 +40,15 @@ def facts(times, ok=True):
 def known(monkeypatch, tmp_path):
     """Sets what a probe found."""
     monkeypatch.delenv("GEMM_NUM_THREADS", raising=False)
-    monkeypatch.setattr(candidates, "away", lambda *_: False)  # no other devices
+    monkeypatch.setattr(choice, "away", lambda *_: False)  # no other devices
 
     def set_facts(found):
         monkeypatch.setattr(probe, "facts", lambda *, run: found)
-        delivery.forget()
+        execute.forget()
 
     yield set_facts
     monkeypatch.undo()
-    delivery.forget()
+    execute.forget()
 
 
 def chosen(problem, backend="auto"):
@@ -109,10 +109,10 @@ def test_it_gives_way_where_it_proves_slower_than_predicted(known, monkeypatch):
 
         return launch
 
-    monkeypatch.setattr(delivery.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(delivery, "launcher", launcher)
+    monkeypatch.setattr(execute.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(execute, "launcher", launcher)
     for _ in range(8):
-        delivery.run(problem, "auto", None, a, a, None, a, 1.0, 0.0)
+        execute.run(problem, "auto", None, (a, a, None, a, 1.0, 0.0, None))
     assert launched == ["numpy:0"] * (1 + calibration.TIMES) + ["cpu:0"] * (7 - calibration.TIMES)
 
 
@@ -151,8 +151,8 @@ def test_an_engine_that_is_missing_is_told_of_though_numpys_blas_computes(known,
         return REAL(name)
 
     monkeypatch.setattr(candidates.registry, "backend", absent)
-    choice._told_of_the_engine.cache_clear()
+    choice._warn_without_engine.cache_clear()
     verification.forget_choices()
     assert chosen(LARGE) in BLAS
     assert "multiplies by NumPy" in caplog.text
-    choice._told_of_the_engine.cache_clear()
+    choice._warn_without_engine.cache_clear()

@@ -10,7 +10,7 @@ import pytest
 from oracle import check_close, check_same_bits, exact, fma, ordered
 from oracle.fma import fma_exact
 
-from gemm.select.verify.ordered import ORDERED, bits_hash, ordered_case
+from gemm.select.verify.single import ORDERED, bits_hash, ordered_case
 
 DTYPES = [np.float32, np.float64]
 

@@ -12,6 +12,7 @@ import pytest
 from helpers import at_once, probed, python
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
 from gemm.catalog import BY_NAME, KERNELS, Kernel
 from gemm.cli import main
@@ -19,12 +20,11 @@ from gemm.core import disk_cache
 from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device, Problem
-from gemm.execute import delivery
 from gemm.select import probe, tuning_db
-from gemm.select.candidates import Entrant
-from gemm.select.tuning_records import LEVELS, Class, Record, document, key_of, parse
+from gemm.select.candidates import RowOnDevice
+from gemm.select.tuning_db import LEVELS, Class, Record, document, key_of, parse
 from gemm.select.worker import Child
-from gemm.tune import search, tuner
+from gemm.tune import tuner
 
 NAIVE = "kernels/opencl/generic/gemm_generic_naive.cl"
 ROW = Kernel(
@@ -77,7 +77,7 @@ def fresh(tmp_path, monkeypatch):
         disk_cache.cache_dir.cache_clear()
         tuning_db._shipped.cache_clear()
         probe._memory.clear()
-        delivery.forget()
+        execute.forget()
 
     forget()
     yield tmp_path
@@ -171,7 +171,7 @@ def test_a_driver_that_dies_on_loading_is_reported(fake, fresh):
 class TestSearch:
     @staticmethod
     def played(row, cost, names=None, seeds=()):
-        moves = search.proposals(row, names or {}, seeds)
+        moves = tuner.proposals(row, names or {}, seeds)
         seen, point = {}, next(moves, None)
         while point is not None:
             assert key_of(point) not in seen
@@ -184,7 +184,7 @@ class TestSearch:
 
     def test_a_small_space_is_tried_whole_the_default_first(self):
         seen = self.played(ROW, lambda point: point["MS"])
-        assert len(seen) == 12 == search.size(ROW, {})
+        assert len(seen) == 12 == tuner.size(ROW, {})
         assert next(iter(seen)) == "FAULT=0,MS=4"
 
     def test_rules_are_respected(self):
@@ -200,10 +200,10 @@ class TestSearch:
             return sum((point[axis] - 11) ** 2 for axis in "XYZ")
 
         seen = self.played(row, bowl)
-        assert len(seen) <= search.MOST
+        assert len(seen) <= tuner.MOST
         assert min(seen.values()) <= 3  # of up to 3 · 20²
         assert self.played(row, bowl) == seen
-        assert len(self.played(row, lambda point: math.inf)) == search.SAMPLES + 1
+        assert len(self.played(row, lambda point: math.inf)) == tuner.SAMPLES + 1
 
     def test_seeds_come_second(self):
         seen = self.played(ROW, lambda point: 1.0, seeds=[{"MS": 1, "FAULT": 3}, {"MS": 2, "FAULT": 0}])
@@ -274,7 +274,7 @@ class TestClasses:
         device = Device("numpy", "fake:0", DEVICE.name, DEVICE.platform, DEVICE.driver)
         tuning_db.save(device, [record(32, 32, 32, params={"MS": 1, "FAULT": 5}), record(999, 9, 9, params={"MS": 1})])
         small = Problem("float32", 32, 32, 32)
-        weighed = Entrant(row, device, small, None, trusting=True).weigh(small)
+        weighed = RowOnDevice(row, device, small, None, trusting=True).weigh(small)
         assert weighed.kernel.params["FAULT"] == 0
         assert weighed.kernel.params["MS"] == 1
 
@@ -283,7 +283,7 @@ class TestStore:
     def test_the_rate_of_the_class_is_predicted(self):
         tuning_db.save(DEVICE, [record(64, 64, 64, seconds=0.5)])
         here = Problem("float32", 64, 64, 64, device="fake:0")
-        weighed = Entrant(ROW, DEVICE, here, None, trusting=True).weigh(here)
+        weighed = RowOnDevice(ROW, DEVICE, here, None, trusting=True).weigh(here)
         assert weighed.seconds == pytest.approx(0.5, rel=1e-3)
         assert (weighed.basis, weighed.origin) == ("measured for such products", "tuned here")
 
@@ -328,7 +328,7 @@ class TestStore:
         code = """
             import sys
             from gemm.select import tuning_db
-            from gemm.select.tuning_records import Record
+            from gemm.select.tuning_db import Record
             from gemm.core.problem import Device
             for power in range(20):
                 record = Record("x", (1, 2**power, int(sys.argv[1]), 8), driver="1.0", params={}, seconds=1.0)
@@ -385,7 +385,7 @@ class TestShipped:
         rates = {"launch": 0.0, "flops": 1.0, "upload": 0.0, "download": 0.0}
         for wrong, fault in (({}, 1), ({"error": "wrong"}, 0)):
             facts = probed((DEVICE, {ROW.name: rates, f"{ROW.name}[FAULT=1]": {**rates, **wrong}}))
-            weighed = Entrant(ROW, DEVICE, PROBLEM, facts, trusting=False).weigh(PROBLEM)
+            weighed = RowOnDevice(ROW, DEVICE, PROBLEM, facts, trusting=False).weigh(PROBLEM)
             assert weighed.kernel.params["FAULT"] == fault
         assert [kernel.label for kernel in tuning_db.variants(ROW, DEVICE)] == [f"{ROW.name}[FAULT=1]"]
 
@@ -406,7 +406,7 @@ class TestShipped:
         row = replace(ROW, auto_kinds=())
         tuning_db.save(DEVICE, [record()])
         for trusting in (True, False):
-            weighed = Entrant(row, DEVICE, PROBLEM, None, trusting=trusting).weigh(PROBLEM)
+            weighed = RowOnDevice(row, DEVICE, PROBLEM, None, trusting=trusting).weigh(PROBLEM)
             assert weighed.why_not == ("" if trusting else "chosen on a cpu only by name")
 
     def test_a_damaged_file_is_ignored_with_a_warning(self, fresh, caplog):
@@ -513,7 +513,7 @@ class TestDocuments:
 
 
 def _group(*records):
-    from gemm.select.tuning_records import Group
+    from gemm.select.tuning_db import Group
 
     return Group.of(DEVICE, records)
 
@@ -549,7 +549,7 @@ class TestCommand:
         assert group.fits(device)
         assert (known.kernel, known.shape) == (row.name, (1, 40, 48, 56))
         a, b = np.ones((40, 56), row.dtype), np.ones((56, 48), row.dtype)
-        delivery.forget()
+        execute.forget()
         plan = gemm.plan(a, b, backend=device.key, kernel=row.name)
         (used,) = [c for c in plan.candidates if c.device.key == device.key]
         assert {name: used.kernel.params[name] for name in row.space} == known.params

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemm import execute
 from gemm.bench import report, verdicts
 from gemm.bench.contest import Watch
 from gemm.bench.contestants import PEERS, Field
@@ -20,7 +19,7 @@ from gemm.catalog import BACKENDS, HOST_BACKENDS
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device, Problem
 from gemm.frontend.report import device_facts, head
-from gemm.select import probe
+from gemm.select import choice, probe
 
 SCHEMA = "gemm-compare/1"
 METHOD = (
@@ -152,7 +151,7 @@ def choices(dtype: str) -> dict[str, Any]:
 
 
 def _choice(problem: Problem) -> tuple[str, float | None]:
-    able = [(c.seconds, c) for c in execute.candidates(problem) if c.seconds]
+    able = [(c.seconds, c) for c in choice.candidates(problem) if c.seconds]
     _, best = min(able, key=lambda each: (each[1].kernel.dtype == "*", each[0]))
     cpu = [seconds for seconds, c in able if c.kernel.backend == "cpu"]
     others = [seconds for seconds, c in able if c.kernel.backend not in HOST_BACKENDS]

@@ -57,6 +57,8 @@ class Kernel:
             for products for which the expression is true. The row computes all others, too, but slower than `gflops`
             says. "" for all. Further names: alpha, beta (of `Problem`), a, b, out (the letters of its layout), fused (a
             bias or an activation is given) and limited (threads are limited, see gemm.core.engine).
+        third_party: the code is not ours. Dispatch verifies the row on the CPU, too, and takes it only if it is clearly
+            faster than our own rows.
         label: the name with the tuned parameters: sgemm_adreno_image_8x4[WGM=4,WGN=16].
         group: rows and columns of the result that a work-group computes (of the transposed result, if swapped).
     """
@@ -86,6 +88,7 @@ class Kernel:
     auto_kinds: tuple[str, ...] = ("cpu", "gpu")
     excluded_features: tuple[str, ...] = ()
     suits: str = ""
+    third_party: bool = False
     label: str = field(init=False, repr=False, compare=False)
     group: tuple[int, int] = field(init=False, repr=False, compare=False)
 

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm import execute
 from gemm.backends import registry
 from gemm.bench.comparison import all_devices
 from gemm.catalog import BACKENDS, BY_NAME, Kernel
 from gemm.core import threads
 from gemm.core.problem import Device
-from gemm.select import probe
+from gemm.select import candidates, probe
 from gemm.select.worker import timeout
 
 DTYPES = ("float32", "float64")
@@ -100,7 +99,7 @@ def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
     """The kernels called `names`. Raises Mistake, which lists the existing names."""
     try:
         for name in names or ():
-            execute.check_names("auto", name)
+            candidates.check_names("auto", name)
     except ValueError as error:
         raise Mistake(str(error)) from None
     return [BY_NAME[name] for name in dict.fromkeys(names or ())]

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm import execute
 from gemm.bench import text
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli.arguments import (
@@ -27,9 +26,9 @@ from gemm.cli.arguments import (
 )
 from gemm.core import disk_cache
 from gemm.core.problem import Device
-from gemm.select import probe, tuning_db, tuning_records
+from gemm.select import candidates, probe, tuning_db
 from gemm.select.worker import Child
-from gemm.tune import calibrate, search, tuner
+from gemm.tune import calibrate, tuner
 
 HELP = "adapt the choice of devices and the parameters of their kernels to this machine"
 EXAMPLES = """examples:
@@ -114,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     elif devices and level != "off":
         status = _tune(args, devices, fast=level == "fast")
     if args.export:
-        save_text(args.export, tuning_records.text(tuning_db.exported(devices)))
+        save_text(args.export, tuning_db.text(tuning_db.exported(devices)))
     return status
 
 
@@ -124,7 +123,7 @@ def _calibrate(devices: list[Device], budget: float) -> None:
     start = time.monotonic()
     found = []
     with text.Progress(len(calibrate.TYPES) * len(calibrate.SHAPES) * len(devices)) as bar:
-        for each in calibrate.fit(devices, start + budget):
+        for each in calibrate.calibrate(devices, start + budget):
             found.append(each)
             bar.step(f"{each.problem} on {each.device.key}")
     took = text.seconds(time.monotonic() - start)
@@ -153,7 +152,7 @@ class _Class(NamedTuple):
     def size(self) -> int:
         """The number of candidates, at most."""
         names = dict(zip(("batch", "m", "n", "k"), self.shape, strict=True)) | dict(self.device.limits)
-        return sum(search.size(row, names) for row in self.rows)
+        return sum(tuner.size(row, names) for row in self.rows)
 
 
 def _classes(args: argparse.Namespace, devices: list[Device]) -> list[_Class]:
@@ -174,7 +173,7 @@ def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
     """
     known = [row for row in KERNELS if row.dtype != "*"]
     rows = check_kernels(args.kernel) or [row for row in known if row.chosen_on(device.kind, device.features)]
-    rows = [row for row in rows if row.backend == device.backend and not execute.unavailable(row, device)]
+    rows = [row for row in rows if row.backend == device.backend and not candidates.unavailable(row, device)]
     tunable = {row.dtype for row in rows if row.space}
     return [row for row in rows if row.dtype in (args.dtypes or tunable)] if tunable else []
 
@@ -200,7 +199,7 @@ def _tune(args: argparse.Namespace, devices: list[Device], *, fast: bool) -> int
                     bar.step(f"{each} {step.row.name}, {_left(start, until, (passed + done) / total)} left")
                     if isinstance(step.trial, str):
                         what = f"{step.row.tuned(step.params).label} on {each.device.key}, {each}"
-                        failures.append(f"{what}: {step.trial.removeprefix(tuning_records.HERE)}")
+                        failures.append(f"{what}: {step.trial.removeprefix(tuning_db.HERE)}")
             passed, tried = passed + each.size(), tried + done
             print(f"{each} on {each.device.key}, {each.device.name}")
             for step in sorted(last.values(), key=lambda step: step.record.seconds or math.inf):

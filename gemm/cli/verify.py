@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
-from gemm import execute
 from gemm.backends import registry
 from gemm.bench import text
 from gemm.catalog import KERNELS, Kernel
@@ -16,9 +15,9 @@ from gemm.cli.arguments import add_selection, check_kernels, positive, save_json
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import report
+from gemm.select import candidates
 from gemm.select.verify import suite
-from gemm.select.verify.ordered import ORDERED, has_bits, ordered_hash
-from gemm.select.verify.single import Mismatch
+from gemm.select.verify.single import ORDERED, Mismatch, has_bits, ordered_hash
 
 HELP = "check every kernel on this machine's devices against the numerical contract"
 EXAMPLES = """examples:
@@ -116,7 +115,7 @@ def _jobs(args: argparse.Namespace, devices: list[Device]) -> tuple[list[Job], l
         for row in rows:
             if row.backend != device.backend or (args.hashes and (not row.ordered or row.inputs)):
                 continue
-            why = execute.unavailable(row, device, reproducible=args.hashes)
+            why = candidates.unavailable(row, device, reproducible=args.hashes)
             if why:
                 skipped.append(f"{row.name} on {device.key}: {why}")
             else:

@@ -20,7 +20,6 @@ import dask.array as da
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gemm import execute
 from gemm.core import operands
 from gemm.core.problem import NARROW
 from gemm.dask import tasks
@@ -28,6 +27,7 @@ from gemm.dask.chunks import Cut, fuses, most_cells, rechunked
 from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand, blockwise, chain, contract, stacked
 from gemm.frontend.arguments import Call, Given, Options, Scalar, common_dtype, named, normalise, transposes
 from gemm.numpy_api.tensordot import check, paired
+from gemm.select import candidates
 
 __all__ = ["gemm", "matmul", "tensordot"]
 
@@ -136,7 +136,7 @@ def _product(
 ) -> Any:
     """The dask array of `gemm`. `arrays` are the operands a, b, c and bias that are given."""
     asked = _checked(arrays, scales, options)
-    execute.check_names(options.backend, options.kernel)
+    candidates.check_names(options.backend, options.kernel)
     kind = operands.named(asked.problem.dtype, "the result")
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", options.trans_a), ("b", options.trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)

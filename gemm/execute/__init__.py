@@ -1,22 +1,154 @@
-"""Choose the plan of a product and run the plan.
+"""Plan, launch, result: run a product by the best candidate, and by the next best candidate if that one fails."""
 
-The plan uses the candidate kernel whose measured or predicted time is the shortest.
-"""
+from __future__ import annotations
 
-from gemm.core.plan import Candidate, Plan
-from gemm.execute.delivery import choose, deliver, forget, launcher, run
-from gemm.select.candidates import check_names, unavailable
-from gemm.select.choice import candidates
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
-__all__ = [
-    "Candidate",
-    "Plan",
-    "candidates",
-    "check_names",
-    "choose",
-    "deliver",
-    "forget",
-    "launcher",
-    "run",
-    "unavailable",
-]
+from gemm.backends import registry
+from gemm.core.backend import Converting, Launch
+from gemm.core.epilogue import Finishing
+from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.plan import SPLIT, Plan, Split
+from gemm.core.problem import Device, DeviceView, Problem
+from gemm.select import calibration, choice, tuning_db, verification
+
+
+def choose(
+    problem: Problem, backend: str = "auto", kernel: str | None = None, holder: Device | None = None,
+    without: frozenset[tuple[str, str]] = frozenset(),
+) -> Plan:  # fmt: skip
+    """The plan for `problem`.
+
+    The plan is a Split over several devices if `backend` is one of SPLIT and `without` is empty. After a failure in
+    the same call `without` is not empty, and a single device computes the product. gemm.select.choice.choose documents
+    the arguments and the exceptions.
+    """
+    if backend in SPLIT and not without:
+        from gemm.execute import split  # imported here because few products need it
+
+        return split.choose(problem, backend, kernel, holder, verification.generation)
+    return choice.choose(problem, backend, kernel, holder, without)
+
+
+@lru_cache(maxsize=4096)
+def launcher(plan: Plan) -> Launch:
+    """The native launch of `plan`, compiled or loaded once.
+
+    If the kernel does not take the operands' types, the launch converts the operands first.
+    """
+    if isinstance(plan, Split):
+        from gemm.execute.split import SplitLaunch  # imported here because few products need it
+
+        return SplitLaunch(plan, run)
+    problem = plan.problem if plan.kernel.fuses else plan.problem.unfused
+    backend = registry.backend(plan.kernel.backend)
+    if problem.inputs == plan.kernel.inputs:
+        launch = backend.launcher(plan.kernel, plan.device, problem)
+    else:
+        launch = Converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
+    return launch if problem == plan.problem else Finishing(launch, plan.problem)
+
+
+def forget() -> None:
+    """Drop all cached choices and launches, as in a new process. Demoted kernels stay demoted."""
+    launcher.cache_clear()
+    tuning_db.forget()
+    calibration.forget()
+    verification.forget_choices()
+
+
+def deliver(
+    problem: Problem, backend: str, kernel: str | None, holder: Device | None, attempt: Callable[[Plan], None],
+    plan: Plan | None = None,
+) -> Plan | None:  # fmt: skip
+    """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
+
+    A kernel that fails is demoted. Running out of memory demotes nothing: only this call uses another candidate.
+
+    Returns:
+        The plan that succeeded, or None if a candidate ran out of memory. None means that the next product like this
+        one must not use the plan without choosing again.
+
+    Raises:
+        MemoryError: no candidate is left, and at least one ran out of memory.
+        BackendUnavailable: no candidate is left; the message has the cause of each failure.
+        RuntimeError: a failed kernel has overwritten an operand.
+    """
+    without: frozenset[tuple[str, str]] = frozenset()
+    failures: list[KernelFailed] = []
+    if plan is not None and (
+        isinstance(plan, Split) or plan.meanwhile or verification.failed(plan.kernel, plan.device)
+    ):
+        plan = None
+    while True:
+        try:
+            plan = plan or choose(problem, backend, kernel, holder, without)
+        except BackendUnavailable as error:
+            if not failures:
+                raise
+            raise _exhausted(failures, error) from failures[-1]
+        try:
+            attempt(plan)
+            return None if failures and any(failure.memory for failure in failures) else plan
+        except (KernelFailed, MemoryError) as error:
+            failures.append(failure := KernelFailed.of(error))
+            verification.demote(plan.kernel, plan.device, failure)
+            if failure.spoilt:
+                raise RuntimeError(str(failure)) from error
+            without, plan = without | {(plan.kernel.name, plan.device.key)}, None
+
+
+def _exhausted(failures: list[KernelFailed], error: BackendUnavailable) -> Exception:
+    """Return the error that names all `failures`, after which `error` says that no candidate is left."""
+    causes = dict.fromkeys(map(str, failures))
+    if any(failure.memory for failure in failures):
+        return MemoryError("; ".join(causes))
+    others = [cause for cause in causes if cause not in error.cause]
+    return BackendUnavailable(error.backend, "; ".join([*others, error.cause]))
+
+
+def run(
+    problem: Problem, backend: str, kernel: str | None, operands: tuple[Any, ...],
+    first: tuple[Plan, Launch] | None = None,
+) -> Plan | None:  # fmt: skip
+    """Compute the product with the plan `first` if given, else with the best candidate; see `deliver`.
+
+    A product that fails leaves the inputs unchanged. The exception is an `out` that is c: it may be partly written,
+    and then a RuntimeError says so.
+
+    Args:
+        operands: (a, b, c, out, alpha, beta, bias), as a launch takes them. c and bias may be None.
+
+    Returns:
+        The plan that succeeded, if the next product like this one may use the plan again. None as in `deliver`, while
+        calibration has not settled which plan is fastest (gemm.select.calibration), and for a plan that only bridges
+        the time until the best plan is known.
+    """
+    out = operands[3]
+    given = operands if problem.fused else operands[:6]
+
+    def attempt(plan: Plan) -> None:
+        launch = first[1] if first and plan is first[0] else launcher(plan)
+        doubtful = plan.rival < math.inf and calibration.doubtful(plan)
+        start = time.perf_counter()
+        try:
+            launch(*given)
+        except (KernelFailed, MemoryError) as error:
+            if isinstance(error, MemoryError) or error.memory:
+                arrays = zip(("a", "b", "c", "out"), operands, strict=False)
+                sizes = [f"{name} has {x.size * x.dtype.itemsize}" for name, x in arrays if x is not None]
+                error.args = (f"{KernelFailed.of(error)} (bytes: {', '.join(sizes)})",)
+            raise
+        if doubtful:
+            calibration.learn(plan, time.perf_counter() - start)
+
+    holder = out.device if isinstance(out, DeviceView) else None
+    delivered = deliver(problem, backend, kernel, holder, attempt, first and first[0])
+    if delivered is None or delivered.meanwhile:
+        return None
+    return delivered if delivered.rival == math.inf or not calibration.doubtful(delivered) else None

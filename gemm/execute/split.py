@@ -3,22 +3,30 @@
 backend="hybrid" uses the CPU and the fastest other device; backend="cuda:all" uses all GPUs. If the operands are in
 host memory, each device gets a rectangle of the result, or some matrices of a stack. The parts are sized for all
 devices to finish at the same predicted time. k is never split, so one device computes each element, with that device's
-bits. If the operands are on a device, that device computes the whole product. gemm.execute.split_launch runs a split.
+bits. If the operands are on a device, that device computes the whole product.
+
+The launch of a Split runs all parts at the same time, each by the same path as an ordinary product.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from _thread import start_new_thread
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any
+
+import numpy as np
 
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, HOST_BACKENDS
+from gemm.core import engine, operands
 from gemm.core.errors import BackendUnavailable
+from gemm.core.operands import Cut, part, parts
 from gemm.core.plan import ALL, HYBRID, Part, Plan, Split
 from gemm.core.problem import Device, Problem
 from gemm.select import choice, probe
@@ -32,13 +40,18 @@ ROUNDS = 3
 """Rounds of prediction. Each round predicts the parts' times, which correct the rates that size the next parts."""
 GRAIN, FINEST = 64, 16
 """Parts start at multiples of GRAIN. On an axis shorter than GRAIN·FINEST, a smaller power of two replaces GRAIN."""
+DRIVING = 4
+"""CPUs at most that the CPU's part leaves free for the threads that drive a device and copy its operands. Without a
+free CPU for these threads, the device would wait for its operands."""
+REPAIRABLE = BackendUnavailable, MemoryError
+"""If a part fails with one of these errors, another device may compute the part."""
 
 Bounds = tuple[int, ...]
 """Boundaries of the parts of an axis, starting with 0. Two equal neighbours enclose an empty part."""
 
 
 @lru_cache(maxsize=4096)
-def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device | None, generation: int) -> Plan:
+def choose(problem: Problem, backend: str, kernel: str | None, holder: Device | None, generation: int) -> Plan:
     """A Split; or the plan of one device, with a `reason` that says why the product is not split.
 
     Raises the exceptions of gemm.execute.choose.
@@ -46,9 +59,9 @@ def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device |
     Args:
         generation: `verification.generation`. A new generation invalidates the cached choices.
     """
-    best = replace(choice.choose(problem, backend, kernel, held_by), rival=math.inf)  # also rejects unknown names
-    groups = [] if backend == HYBRID and held_by is not None else _groups(backend)
-    if held_by is not None:
+    best = replace(choice.choose(problem, backend, kernel, holder), rival=math.inf)  # also rejects unknown names
+    groups = [] if backend == HYBRID and holder is not None else _groups(backend)
+    if holder is not None:
         return best
     found = [[plan for name in group if (plan := _plan(problem, name, kernel))] for group in groups]
     whole = [min(plans, key=lambda plan: plan.seconds) for plans in found if plans]
@@ -60,19 +73,14 @@ def choose(problem: Problem, backend: str, kernel: str | None, held_by: Device |
     return replace(split, reason=f"{split.reason}; {best.device.key} alone would take {_ms(best.seconds)}")
 
 
-def _devices(backend: str) -> tuple[Device, ...]:
-    """All devices of `backend`, one of ALL. Raises BackendUnavailable if there are fewer than two devices."""
-    found = registry.backend(ALL[backend]).devices()
-    if len(found) < 2:
-        cause = f"there is one {found[0].kind.upper()} only, {found[0].name}"
-        raise BackendUnavailable(backend, cause, f'Pass backend="{ALL[backend]}"')
-    return found
-
-
 def _groups(backend: str) -> list[list[str]]:
     """Groups of names of devices or backends: the fastest of each group takes part. Raises BackendUnavailable."""
     if backend in ALL:
-        return [[device.key] for device in _devices(backend)]
+        devices = registry.backend(ALL[backend]).devices()
+        if len(devices) < 2:
+            cause = f"there is one {devices[0].kind.upper()} only, {devices[0].name}"
+            raise BackendUnavailable(backend, cause, f'Pass backend="{ALL[backend]}"')
+        return [[device.key] for device in devices]
     facts = probe.facts(run=True)
     if facts is not None and all(device["backend"] in HOST_BACKENDS for device in facts.devices.values()):
         causes = "; ".join(facts.unavailable.values()) or "no drivers"
@@ -115,7 +123,7 @@ def _splits(problem: Problem, backend: str, kernel: str | None, whole: Sequence[
     """
     rates = [plan.problem.sizes[3] / plan.seconds for plan in whole]
     for _ in range(ROUNDS):
-        sides, cuts, told = list[Plan](), list[Part](), list[str]()
+        sides, cuts, reasons = list[Plan](), list[Part](), list[str]()
         for at, cut in enumerate(_cuts(problem, rates)):
             sizes: dict[str, Any] = {axis: stop - start for axis, start, stop in cut}
             if not all(sizes.values()):
@@ -127,10 +135,10 @@ def _splits(problem: Problem, backend: str, kernel: str | None, whole: Sequence[
             cuts.append(cut)
             names = {"m": "rows", "n": "columns", "batch": "matrices"}
             part = " of ".join(f"{names[axis]} {start} to {stop - 1}" for axis, start, stop in cut)
-            told.append(f"{part} on {side.device.key} in {_ms(side.seconds)}")
+            reasons.append(f"{part} on {side.device.key} in {_ms(side.seconds)}")
         if len(sides) > 1:
             yield Split(
-                problem, sides[0].kernel, sides[0].device, _seconds(sides), ", ".join(told), backend=backend,
+                problem, sides[0].kernel, sides[0].device, _seconds(sides), ", ".join(reasons), backend=backend,
                 named=kernel, sides=tuple(sides), cuts=tuple(cuts),
             )  # fmt: skip
 
@@ -145,17 +153,13 @@ def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
         yield from ((("batch", start, stop),) for start, stop in pairwise(bounds(problem.batch, rates)))
         return
     a, b, *_ = problem.sizes
-    p, q = min(_grids(len(rates)), key=lambda grid: grid[1] * a + grid[0] * b)
+    grids = ((p, len(rates) // p) for p in range(len(rates), 0, -1) if len(rates) % p == 0)
+    p, q = min(grids, key=lambda grid: grid[1] * a + grid[0] * b)
     groups = [rates[at * q : (at + 1) * q] for at in range(p)]
     rows = bounds(problem.m, [sum(group) for group in groups], _grain(problem.m))
     for (top, bottom), group in zip(pairwise(rows), groups, strict=True):
         for left, right in pairwise(bounds(problem.n, group, _grain(problem.n))):
             yield (("m", top, bottom),) * (p > 1) + (("n", left, right),) * (q > 1)
-
-
-def _grids(count: int) -> Iterator[tuple[int, int]]:
-    """Every p × q grid of `count` parts, starting with the most rows."""
-    yield from ((p, count // p) for p in range(count, 0, -1) if count % p == 0)
 
 
 def bounds(total: int, weights: Sequence[float], grain: int = 1) -> Bounds:
@@ -183,3 +187,166 @@ def _seconds(sides: Sequence[Plan]) -> float:
 
 def _ms(seconds: float) -> str:
     return f"about {1e3 * seconds:.3g} ms"
+
+
+class SplitLaunch:
+    """The launch of a Split: see gemm.core.backend.Launch.
+
+    If a device fails, another device computes its part.
+
+    Raises:
+        The exceptions of `gemm`, but never KernelFailed: MemoryError or BackendUnavailable when no device is left, and
+        RuntimeError if an out that is c has been partly written by then.
+    """
+
+    def __init__(self, plan: Split, run: Callable[..., object]) -> None:
+        """`run` is gemm.execute.run, which computes each part."""
+        self._plan, self._run = plan, run
+
+    def __call__(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray, alpha: Any, beta: Any,
+        bias: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        plan, down = self._plan, out.ndim - 2
+        spoils, sides = c is not None and operands.identical(c, out), list[Side]()
+        for side, given in zip(plan.sides, plan.cuts, strict=True):
+            cut, own = _ranges(plan.problem, given, out.shape), bias
+            if bias is not None:
+                own = part(bias, {at - down: r for at, r in cut.items() if at >= down and bias.shape[at - down] > 1})
+            x, y, z, goal = parts(a, b, c, out, cut)
+            if goal.size:
+                sides.append(_side(side, self._run, plan.named, (x, y, z, goal, alpha, beta, own)))
+        try:
+            at_once(sides)
+        except REPAIRABLE as error:  # raised by at_once itself; a part's own error is in its Side
+            _refuse_spoilt(error, spoils and any(side.done for side in sides))
+            raise
+        well = [side.name for side in sides if side.failure is None]
+        written = bool(well)  # a part that failed has left its region of out unchanged
+        for each in sides:
+            if each.failure is not None:
+                _make_up(each, [*well, ALL.get(plan.backend, "auto")], spoils=spoils and written)
+                written = True
+
+
+def _ranges(problem: Problem, given: Part, shape: Sequence[int]) -> Cut:
+    """The index ranges of a part in an out of this `shape`. A part of the batch cuts the longest axis of the stack."""
+    found: Cut = {}
+    for axis, start, stop in given:
+        at, total = len(shape) - 2 + (axis == "n"), getattr(problem, axis)
+        if axis == "batch":
+            at = max(range(len(shape) - 2), key=lambda at: shape[at])
+        found[at] = (round(start * shape[at] / total), round(stop * shape[at] / total))
+    return found
+
+
+class Side:
+    """One device's part of a product. The first thread that claims the part computes it.
+
+    Attributes:
+        name: the device's key, or "cpu".
+        native: whether kernels of the cpu backend compute the part.
+        failure: the exception that computing the part raised, or None.
+        done: the part has been computed or has failed.
+        run: run(backend) computes the part by the best kernel of `backend`, and raises what gemm.execute.run raises.
+    """
+
+    def __init__(self, name: str, run: Callable[[str], object], *, native: bool = False) -> None:
+        self.name, self.run, self.native = name, run, native
+        self.failure: BaseException | None = None
+        self.done = False
+        # A queue, because Ctrl-C while a thread waits for an Event can leave the Event's lock held forever.
+        self._claims, self._finished = dict[str, str](), SimpleQueue[None]()
+
+    def _claimed(self, by: str) -> bool:
+        """Whether the part belongs to `by`, which claims it if it is free. The claim is one atomic step."""
+        return self._claims.setdefault("by", by) == by
+
+    def work(self, by: str) -> None:
+        """Compute the part, unless another thread has claimed it. An exception is stored in `failure`."""
+        if self._claimed(by):
+            try:
+                self.run(self.name)
+            except BaseException as error:
+                self.failure = error
+            self.done = True
+            self._finished.put(None)
+
+    def settle(self) -> None:
+        """Wait until the thread that claimed the part has finished it.
+
+        If no thread has claimed the part, this thread claims it without computing it, so that no thread starts later.
+        """
+        if not self._claimed("here"):
+            while not self.done:
+                self._finished.get()
+
+
+def _side(plan: Plan, run: Callable[..., object], kernel: str | None, given: tuple[Any, ...]) -> Side:
+    """The Side of one part; `given` are the part's operands, as `run` takes them."""
+    a, b, _, out, *_ = given
+    places = tuple(map(operands.place, given[:4]))
+    layout, batch = "".join(map(operands.layout, (a, b, out))), math.prod(out.shape[:-2])
+    problem = replace(plan.problem, batch=batch, layout=layout, places=places * any(places))
+    native = plan.kernel.backend == CPU
+    return Side(name_of(plan), lambda backend: run(problem, backend, kernel, given), native=native)
+
+
+def at_once(sides: Sequence[Side]) -> None:
+    """Compute the parts of all sides at the same time, in several threads.
+
+    This thread computes the last side's part, which is the CPU's part if there is one. New threads compute the other
+    parts. Afterwards this thread computes the parts that no thread has started. When this function returns or raises,
+    even after repeated Ctrl-C, no thread writes to out any more.
+    """
+    *others, own = waiting = list(sides)
+    interrupt: BaseException | None = None
+    try:
+        for each in others:
+            with suppress(RuntimeError, MemoryError):  # the system cannot start more threads
+                start_new_thread(each.work, ("there",))  # unlike Thread.start, it never waits, so Ctrl-C is harmless
+        leaves = min(DRIVING, engine.get_num_threads() // 4) if others and own.native else 0
+        with engine.leaving(leaves) if leaves else nullcontext():
+            own.work("here")
+        for each in others:
+            if _error(sides) is None:
+                each.work("here")
+    except BaseException as error:
+        interrupt = error
+    while waiting:
+        try:
+            waiting[-1].settle()
+            waiting.pop()
+        except BaseException as error:
+            interrupt = interrupt or error
+    if (raised := interrupt or _error(sides)) is not None:
+        raise raised
+
+
+def _error(sides: Sequence[Side]) -> BaseException | None:
+    """The first exception of a side that no other device can repair, or None."""
+    failures = (side.failure for side in sides)
+    return next((each for each in failures if each is not None and not isinstance(each, REPAIRABLE)), None)
+
+
+def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
+    """Compute the part of a failed side on the first backend in `others` that succeeds.
+
+    `spoils`: other sides have already written to an out that is c.
+    """
+    error = side.failure
+    for name in others:
+        try:
+            side.run(name)
+            return
+        except REPAIRABLE as failure:
+            error = failure
+    assert error is not None
+    _refuse_spoilt(error, spoils)
+    raise error
+
+
+def _refuse_spoilt(error: BaseException, spoilt: bool) -> None:
+    """Raise RuntimeError if out is c and is partly written, because no other device can compute the product then."""
+    if spoilt:
+        raise RuntimeError(f"{error}; out, which is c, is partly written") from error

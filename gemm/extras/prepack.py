@@ -20,11 +20,11 @@ from gemm.core import VERSION, operands
 from gemm.core.backend import Kept, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed, delivering
-from gemm.core.plan import ALL, HYBRID
+from gemm.core.plan import ALL, HYBRID, Plan
 from gemm.core.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Call, Given, Options, normalise, transposes
-from gemm.select import verification
+from gemm.select import candidates, verification
 
 _ROWS = 64
 """The assumed number of rows of a product when a kernel of a device is chosen."""
@@ -45,7 +45,7 @@ class Prepared:
         kernel, device: the names of the kernel and the device for which the matrix is packed.
     """
 
-    def __init__(self, kept: DeviceView, plan: execute.Plan) -> None:
+    def __init__(self, kept: DeviceView, plan: Plan) -> None:
         self.shape: tuple[int, int] = (kept.shape[0], kept.shape[1])
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
@@ -113,7 +113,7 @@ class Prepared:
             raise ValueError("trans_b belongs to prepare(b, trans_b=...): a prepared b is as it is multiplied")
         backend, kernel, row = options.backend, options.kernel, self._plan.kernel
         if backend not in ("auto", row.backend, row.target, self.device) or kernel not in (None, row.name):
-            execute.check_names(backend, kernel)
+            candidates.check_names(backend, kernel)
             raise ValueError(f"b was prepared for {row.name}; prepare it for backend={backend!r}, kernel={kernel!r}")
         asked = options.precision
         if asked in PRECISIONS[: PRECISIONS.index(row.precision)]:
@@ -185,13 +185,13 @@ def _unpickled(
         raise BackendUnavailable(name, "a matrix was prepared for a kernel that is not known here", remedy)
     row = replace(BY_NAME[name], params=dict(params))
     device = registry.backend(row.backend).devices()[0]
-    if cause := execute.unavailable(row, device):
+    if cause := candidates.unavailable(row, device):
         raise BackendUnavailable(name, f"a matrix was prepared for a kernel that {cause}", remedy)
     own = operands.aligned(packed.nbytes)
     own[...] = packed
     strides = (shape[1] * dtype.itemsize, dtype.itemsize)
     kept = DeviceView(Kept(own), own.ctypes.data, 0, shape, strides, dtype, device, readonly=True)
-    return Prepared(kept, execute.Plan(problem, row, device, 0.0, "as it was pickled"))
+    return Prepared(kept, Plan(problem, row, device, 0.0, "as it was pickled"))
 
 
 def prepare(
@@ -230,13 +230,13 @@ def _packed(b: Any, options: Options) -> Prepared:
     transposed, _ = transposes("b", options.trans_b)
     row = (1, matrix.shape[transposed])
     left: Operand = np.broadcast_to(np.zeros((), matrix.dtype), row)
-    b_on = None
+    holder = None
     if isinstance(matrix, DeviceView):
-        left, b_on = operands.nothing_of(matrix, *row), matrix.device
+        left, holder = operands.nothing_of(matrix, *row), matrix.device
     call = normalise(Given(left, matrix), options)
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
-    asked = "cpu" if (backend, b_on, kernel) == ("auto", None, None) else backend
+    asked = "cpu" if (backend, holder, kernel) == ("auto", None, None) else backend
     # The number of rows of later products is unknown. The type of a is unknown, too, so that b is converted to the type
     # in which the kernel computes.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
@@ -245,10 +245,10 @@ def _packed(b: Any, options: Options) -> Prepared:
         right = right.astype(problem.dtype, copy=False)
     made: list[Prepared] = []
 
-    def attempt(plan: execute.Plan) -> None:
+    def attempt(plan: Plan) -> None:
         backend = registry.backend(plan.kernel.backend)
         kept = backend.keep(plan.kernel, plan.device, right, reproducible=plan.problem.reproducible)
         made.append(Prepared(kept, plan))
 
-    execute.deliver(problem, asked, kernel, b_on, attempt)
+    execute.deliver(problem, asked, kernel, holder, attempt)
     return made[0]

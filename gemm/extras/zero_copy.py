@@ -16,6 +16,7 @@ from gemm.catalog import HOLDING
 from gemm.core import operands
 from gemm.core.errors import delivering
 from gemm.core.problem import Device, Problem
+from gemm.select import candidates
 
 _LARGE = 4096
 
@@ -53,7 +54,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | No
 
 def _device(name: str | None, kind: np.dtype[Any]) -> Device:
     wanted = "auto" if name is None else name
-    execute.check_names(wanted, None)
+    candidates.check_names(wanted, None)
     backend, colon, _ = wanted.partition(":")
     if colon:
         for device in registry.backend(backend).devices():

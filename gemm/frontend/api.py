@@ -15,7 +15,7 @@ from gemm.core.plan import Candidate, Plan, Split
 from gemm.core.problem import DeviceView, Problem
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Call, Given, Options, Scalar, normalise
-from gemm.select import background
+from gemm.select import background, candidates, choice
 
 
 @plan_cache.front
@@ -73,7 +73,7 @@ def _product(given: Given, options: Options) -> Any:
         return made_by(given, options)
     call = normalise(given, options)
     if not call.out.size:
-        execute.check_names(options.backend, options.kernel)
+        candidates.check_names(options.backend, options.kernel)
         return call.finish()
     chosen = call.run()
     if chosen is not None and cache is not None:
@@ -110,10 +110,10 @@ class GemmPlan:
     """
 
     def __init__(self, options: Options, scales: tuple[Scalar, Scalar], example: Call) -> None:
-        operands_on = example.out.device if isinstance(example.out, DeviceView) else None
-        self._options, self._scales, self._problem, self._operands_on = options, scales, example.problem, operands_on
+        holder = example.out.device if isinstance(example.out, DeviceView) else None
+        self._options, self._scales, self._problem, self._holder = options, scales, example.problem, holder
         asked = options.backend, options.kernel
-        execute.deliver(example.problem, *asked, operands_on, lambda chosen: self._take(chosen, example))
+        execute.deliver(example.problem, *asked, holder, lambda chosen: self._take(chosen, example))
         self._cache = plan_cache.PlanCache(4)
 
     def _take(self, chosen: Plan, example: Call) -> None:
@@ -131,7 +131,7 @@ class GemmPlan:
 
     @property
     def candidates(self) -> list[Candidate]:
-        return execute.candidates(self._problem, self._options.backend, self._options.kernel, self._operands_on)
+        return choice.candidates(self._problem, self._options.backend, self._options.kernel, self._holder)
 
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if the operands make a problem that differs from the plan's

@@ -23,6 +23,7 @@ from gemm.core.errors import delivering
 from gemm.core.plan import Plan
 from gemm.core.problem import ACTIVATIONS, FP8, NARROW, PRECISIONS, DeviceView, Operand, Problem
 from gemm.frontend import interop
+from gemm.select import candidates
 
 Scalar = complex | float | int
 
@@ -107,8 +108,8 @@ class Call:
     def run(self, first: tuple[Plan, Launch] | None = None) -> Plan | None:
         """Compute the product by `execute.run`."""
         return execute.run(
-            self.problem, self.options.backend, self.options.kernel, self.a, self.b, self.c, self.out, self.alpha,
-            self.beta, self.bias, first,
+            self.problem, self.options.backend, self.options.kernel,
+            (self.a, self.b, self.c, self.out, self.alpha, self.beta, self.bias), first,
         )  # fmt: skip
 
 
@@ -456,9 +457,9 @@ def _copy_on_device(source: Any, target: Operand) -> None:
     *batch, m, n = source.shape
     device, dtype = source.device, source.dtype.name
     rows = [row for row in KERNELS if (row.backend, row.dtype) == (device.backend, dtype)]
-    rows = [row for row in rows if not execute.unavailable(row, device)]
+    rows = [row for row in rows if not candidates.unavailable(row, device)]
     row = ([row for row in rows if not row.inputs] or rows)[-1]
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
     inputs = row.inputs  # the kernel reads no elements of a and b
     problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
-    execute.run(problem, "auto", row.name, a, b, source, target, -1.0, 1.0)
+    execute.run(problem, "auto", row.name, (a, b, source, target, -1.0, 1.0, None))

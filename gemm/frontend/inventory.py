@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemm import execute
 from gemm.catalog import BACKENDS, KERNELS, Kernel
 from gemm.core.errors import BackendUnavailable
-from gemm.select import probe, verification
+from gemm.select import candidates, probe, verification
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def kernels() -> list[KernelStatus]:
         able, reasons, untrusted = [], [], {}
         try:
             for device in probe.devices(row.backend):
-                if reason := execute.unavailable(row, device):
+                if reason := candidates.unavailable(row, device):
                     reasons.append(reason)
                     continue
                 able.append(device.key)

@@ -1,10 +1,10 @@
 """Background work, for which a product need not wait: a search for devices, or the verification of a kernel.
 
-An `Errand` is one piece of background work. It has a key and a thread. Several callers that ask for the same key share
-one errand while it runs. A caller that named a device, or that runs the command line, waits for the errand, and a log
+A `Task` is one piece of background work. It has a key and a thread. Several callers that ask for the same key share
+one task while it runs. A caller that named a device, or that runs the command line, waits for the task, and a log
 line says so after `PATIENCE` seconds. Other products use what is known so far.
 
-No lock is held while an errand runs. After a fork the child process forgets its parent's errands, because their threads
+No lock is held while a task runs. After a fork the child process forgets its parent's tasks, because their threads
 do not exist in the child.
 """
 
@@ -28,14 +28,23 @@ log = logging.getLogger("gemm")
 PATIENCE = 2.0
 """Seconds of waiting after which a log line says what the caller waits for."""
 finished: list[Callable[[], None]] = []
-"""Functions to call when an errand has ended, because cached choices may be out of date."""
+"""Functions to call when a task has ended, because cached choices may be out of date."""
 
 _lock = threads.lock()
-_running: dict[object, Errand] = {}
-_patient = threading.local()
+_running: dict[object, Task] = {}
 
 
-class Errand:
+class _Thread(threading.local):
+    """What is known about each thread: the number of `waiting` blocks that it is in."""
+
+    waits = 0
+
+
+this_thread = _Thread()
+"""If `this_thread.waits` is not 0, products of this thread wait for tasks even if the call names no device."""
+
+
+class Task:
     """A piece of background work that runs or has ended.
 
     Attributes:
@@ -44,7 +53,7 @@ class Errand:
         leave: called when this process ends, to store what has been found so far.
     """
 
-    def __init__(self, key: object, what: str, work: Callable[[Errand], None], child: Child) -> None:
+    def __init__(self, key: object, what: str, work: Callable[[Task], None], child: Child) -> None:
         self.child, self.stopped = child, False
         self.leave: Callable[[], None] = lambda: None
         self._key, self._what, self._work = key, what, work
@@ -55,7 +64,7 @@ class Errand:
     def start(self) -> None:
         """Start the work in a thread. If the system can start no thread, `wait` does the work."""
         try:
-            threading.Thread(target=self._run, name="gemm-errand", daemon=True).start()
+            threading.Thread(target=self._run, name="gemm-task", daemon=True).start()
         except RuntimeError:
             self._begun = False
             _running.pop(self._key, None)
@@ -88,48 +97,43 @@ class Errand:
         finally:
             _running.pop(self._key, None)
             try:
-                for told in () if self.stopped else finished:
-                    told()
+                for callback in () if self.stopped else finished:
+                    callback()
             finally:
                 self._done.set()
 
 
-def begin(key: object, what: str, work: Callable[[Errand], None]) -> Errand:
-    """Return the errand `key`: the running one, or a new one.
+def begin(key: object, what: str, work: Callable[[Task], None]) -> Task:
+    """Return the task `key`: the running one, or a new one.
 
     Args:
         what: a description for log lines, such as "verifies ...".
-        work: does the work. It must store its result where callers look before they begin an errand.
+        work: does the work. It must store its result where callers look before they begin a task.
     """
     from gemm.select.worker import Child, timeout
 
     timeout()  # raises in the caller's thread if the setting is not valid
     with _lock:
-        errand = _running.get(key)
-        if errand is None:
-            errand = _running[key] = Errand(key, what, work, Child("gemm.select.probe"))
-            errand.start()
-    return errand
-
-
-def patient() -> bool:
-    """Whether the products of this thread wait for errands even if the call names no device."""
-    return getattr(_patient, "count", 0) > 0
+        task = _running.get(key)
+        if task is None:
+            task = _running[key] = Task(key, what, work, Child("gemm.select.probe"))
+            task.start()
+    return task
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Make this thread's products wait for errands inside the `with` block, for explanations and measurements."""
-    _patient.count = getattr(_patient, "count", 0) + 1
+    """Make this thread's products wait for tasks inside the `with` block, for explanations and measurements."""
+    this_thread.waits += 1
     try:
         yield
     finally:
-        _patient.count -= 1
+        this_thread.waits -= 1
 
 
 def _stop() -> None:
-    for errand in list(_running.values()):
-        errand.stop()
+    for task in list(_running.values()):
+        task.stop()
 
 
 atexit.register(_stop)

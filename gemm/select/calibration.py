@@ -22,7 +22,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from functools import cache, lru_cache
+from collections import ChainMap
+from functools import cache
 
 from gemm.catalog import Kernel
 from gemm.core import disk_cache, threads
@@ -48,7 +49,7 @@ Table = dict[Subject, dict[Class, float]]
 """{subject: {class: logarithm of measured ÷ predicted}}."""
 
 _seen: Table = {}
-"""Measurements of this process. They replace the entries of `fitted` for the same classes."""
+"""Measurements of this process. They replace the entries of `stored` for the same classes."""
 _timed: dict[tuple[Subject, str, Class], tuple[int, float]] = {}
 """{(subject, kernel, class): (number of products so far, least logarithm of measured ÷ predicted)}.
 
@@ -69,24 +70,19 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
 
 def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
     """Return the factor by which to multiply the prediction for `problem`."""
-    if problem.places:  # the calibration has no measurements of memory that host and device share
+    whose = subject(kernel, device, problem)
+    if problem.places or not (whose in stored() or whose in _seen):  # shared memory is not measured
         return 1.0
-    return _factor(subject(kernel, device, problem), problem.octaves, problem.reproducible)
+    return _mean(whose, problem.octaves, problem.reproducible)
 
 
-def _factor(whose: Subject, at: Class, reproducible: bool) -> float:
-    known = whose in fitted() or (whose in _seen and not reproducible)
-    return _mean(whose, at, reproducible) if known else 1.0
-
-
-@lru_cache(maxsize=4096)
 def _mean(whose: Subject, at: Class, reproducible: bool) -> float:
     """Return the factor of class `at`: e to the power of a weighted mean of logarithms.
 
     The mean is over the class's own measurement, or else over its neighbours along each axis. In both cases the mean
     includes a 0 with the weight PRIOR, which stands for the uncorrected prediction.
     """
-    known = fitted().get(whose, {}) | ({} if reproducible else _seen.get(whose, {}))
+    known = ChainMap({} if reproducible else _seen.get(whose, {}), stored().get(whose, {}))
     if at in known:
         return math.exp(known[at] / (1 + PRIOR))
     near = ((*at[:axis], at[axis] + step, *at[axis + 1 :]) for axis in range(len(at)) for step in (-1, 1))
@@ -97,12 +93,12 @@ def _mean(whose: Subject, at: Class, reproducible: bool) -> float:
 def least(kernel: Kernel, device: Device) -> float:
     """Return a lower bound, at most 1, of `factor` for operands in device memory and any parameters of the kernel."""
     whose = device.key, kernel.name
-    tables = (known for (where, label), known in fitted().items() if (where, label.partition("[")[0]) == whose)
-    return math.exp(min(0.0, *(value for known in tables for value in known.values()), 0.0))
+    tables = (known for (where, label), known in stored().items() if (where, label.partition("[")[0]) == whose)
+    return math.exp(min((0.0, *(value for known in tables for value in known.values()))))
 
 
 @cache
-def fitted() -> Table:
+def stored() -> Table:
     """Return the table that `gemm tune` has stored on this machine with these drivers."""
     blob = disk_cache.load(probe.entry("costs")) if probe.facts(run=False) else None
     table: Table = {}
@@ -111,18 +107,17 @@ def fitted() -> Table:
     return table
 
 
-verification.forgetful += [fitted.cache_clear, _mean.cache_clear]
+verification.forgetful.append(stored.cache_clear)
 
 
 def observe(whose: Subject, at: Class, value: float) -> None:
     """Set the table's entry for class `at` to `value`, a result of `error`, in this process."""
     _seen.setdefault(whose, {})[at] = value
-    _mean.cache_clear()
 
 
 def keep() -> None:
     """Store the table on disk for later processes on this machine."""
-    table = {whose: fitted().get(whose, {}) | _seen.get(whose, {}) for whose in sorted({*fitted(), *_seen})}
+    table = {whose: stored().get(whose, {}) | _seen.get(whose, {}) for whose in sorted({*stored(), *_seen})}
     rows = [(*whose, at, value) for whose, known in table.items() for at, value in sorted(known.items())]
     disk_cache.store(probe.entry("costs"), json.dumps(rows).encode())
     forget()
@@ -151,15 +146,15 @@ def doubtful(plan: Plan) -> bool:
 def learn(plan: Plan, seconds: float) -> None:
     """Record that the product of `plan` took `seconds`, from host memory to host memory."""
     kind = whose, _, at = _kind(plan)
-    count, late = _timed.get(kind, (0, math.inf))
+    count, deviation = _timed.get(kind, (0, math.inf))
     model = plan.seconds / plan.factor
     if count:
-        late = min(late, error(seconds, model))  # other load only makes products slower: the least is closest
-        observe(whose, at, max(late, math.log(_factor(whose, at, True))))
-    _timed[kind] = count + 1, late
+        deviation = min(deviation, error(seconds, model))  # other load only makes products slower: the least is closest
+        observe(whose, at, max(deviation, math.log(_mean(whose, at, True))))
+    _timed[kind] = count + 1, deviation
     # Decide only when all measurements (TIMES of them) are made: other load may have slowed a single one. The plan
     # cache need not be cleared, because it never repeats a product whose choice is still in doubt.
-    if count == TIMES and model * _factor(whose, at, False) > plan.rival:
+    if count == TIMES and model * _mean(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 
 
@@ -167,4 +162,3 @@ def forget() -> None:
     """Drop what this process has learned."""
     _seen.clear()
     _timed.clear()
-    _mean.cache_clear()

@@ -1,7 +1,7 @@
 """Find the candidates for a kind of products, and a lower bound of each candidate's time.
 
-A candidate is a row of the catalog on a device; in the code it is an `Entrant`, and a `Lineup` has all candidates for
-one kind. A kind consists of all fields of a Problem except its sizes and the places of its operands in host memory.
+A candidate is a row of the catalog on a device. A `Lineup` has all candidates for one kind. A kind consists of all
+fields of a Problem except its sizes and the places of its operands in host memory.
 
 A row that is ruled out for a kind is ruled out for each product of that kind. The candidates of a kind are therefore
 found once and cached. For a product, only the few candidates whose lower bounds are least get a predicted time.
@@ -25,18 +25,18 @@ from gemm.core.problem import EXTRA, PRECISIONS, Device, Problem
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
 LEAD = 1.1
-"""The `Entrant.lead` of NumPy's BLAS."""
+"""The `RowOnDevice.lead` of third-party rows."""
 
 
-class Entrant:
+class RowOnDevice:
     """A candidate: a row of the catalog on a device, for problems of the same kind as `example`.
 
     Attributes:
         why_not: why the row can compute no problem of this kind on the device; or "".
         last_resort: whether the row is the NumPy reference, which is chosen only if nothing else can compute the
             problem.
-        lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for NumPy's
-            BLAS, for two reasons: two measurements of the same rate differ by that much, and the fast path for repeated
+        lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for third-party
+            rows, for two reasons: two measurements of the same rate differ by that much, and the fast path for repeated
             products covers our own kernels only.
     """
 
@@ -45,20 +45,20 @@ class Entrant:
         why_not: str = "",
     ) -> None:  # fmt: skip
         self.row, self.device, self.last_resort = row, device, row.dtype == "*"
-        self.lead = LEAD if row.backend == "numpy" else 1.0
+        self.lead = LEAD if row.third_party else 1.0
         self._facts, self._trusting = facts, trusting
-        self._known: dict[str, tuple[str, Rates | None]] = {}
+        self._known: dict[str, Rates | None] = {}
         named = trusting or row.chosen_on(device.kind, device.features)
         self.why_not = why_not or (
             unfit(row, example)
             or unavailable(row, device, reproducible=example.reproducible)
             or verification.failed(row, device)
             or ("" if named else f"chosen on a {device.kind} only by name")
-            or ("" if trusting or row.backend != "numpy" else verification.unverified(row, device, facts))
+            or ("" if trusting or not row.third_party else verification.unverified(row, device, facts))
         )
         if not self.why_not:
-            every = [self._knows(kernel)[1] for kernel in (row, *tuning_db.variants(row, device))] if facts else []
-            self._bound = cost.Bound(row, device, [r for r in every if r], moved=example.device == "host")
+            every = map(self._rates, (row, *tuning_db.variants(row, device))) if facts else ()
+            self._bound = cost.Bound(row, device, [rates for rates in every if rates], moved=example.device == "host")
             self._least = calibration.least(row, device)
 
     def bound(
@@ -78,66 +78,72 @@ class Entrant:
 
     def weigh(self, problem: Problem) -> Candidate:
         """Return the row with its parameters for `problem`, and its predicted time or why it cannot be chosen."""
-        row, device = self.row, self.device
-        why_not: str | None = self.why_not
+        row, device, why_not = self.row, self.device, self.why_not
         if why_not:
             return Candidate(row, device, why_not=why_not)
         asked, problem = problem, problem if row.fuses else problem.unfused
-        sizes: dict[str, int] = {}
-        if row.legal or row.suits:
-            sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
-        for choice in tuning_db.choices(row, device, problem):
+        choices = tuning_db.choices(row, device, problem) if row.space else (tuning_db.Choice(row, ""),)
+        for choice in choices:
             kernel = choice.kernel
-            why_not = kernel.illegal({**sizes, **device.limits}) if kernel.legal else None
-            if not self._trusting and kernel.suits and not kernel.suited(sizes | _circumstances(asked)):
-                why_not = why_not or f"chosen only by name but where {kernel.suits}"
-            unverified, rates = self._knows(kernel)
-            if not self._trusting and not choice.here:
-                why_not = why_not or unverified
-            if row.space and (kernel.chosen or not self._trusting):
-                why_not = why_not or _spoiled(row, kernel, device, problem)
+            why_not = self._excluded(choice, problem, asked)
             if not why_not:
-                origin = choice.origin if row.space else ""
-                found = cost.predict(kernel, device, problem, rates, choice.record, origin)
+                found = cost.predict(kernel, device, problem, self._rates(kernel), choice.record)
                 factor = calibration.factor(kernel, device, problem)
-                if factor == 1:
+                if factor == 1 and not choice.origin:
                     return found
+                seconds = (found.seconds or 0.0) * factor
                 # `_make` is used because `_replace` would take a fifth of the time of the whole choice.
-                return Candidate._make((*found[:2], (found.seconds or 0.0) * factor, *found[3:-1], factor))
-        return Candidate(row, device, why_not=why_not or "")
+                return Candidate._make((kernel, device, seconds, *found[3:-2], choice.origin, factor))
+        return Candidate(row, device, why_not=why_not)
 
-    def _knows(self, kernel: Kernel) -> tuple[str, Rates | None]:
-        """Return what the probe found about the row with some parameters.
+    def _excluded(self, choice: tuning_db.Choice, problem: Problem, asked: Problem) -> str:
+        """Return why the row with the parameters of `choice` cannot be chosen for `problem`; or "".
 
-        The result is (why `auto` must not choose the kernel, or ""; its rates, or None).
+        Args:
+            asked: the problem with its bias and activation.
         """
+        row, kernel, device = self.row, choice.kernel, self.device
+        if kernel.legal or kernel.suits:
+            sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
+            if kernel.legal and (broken := kernel.illegal({**sizes, **device.limits})):
+                return broken
+            if not self._trusting and kernel.suits and not kernel.suited(sizes | _circumstances(asked)):
+                return f"chosen only by name but where {kernel.suits}"
+        if not self._trusting and not choice.here and (why := verification.unverified(kernel, device, self._facts)):
+            return why
+        if row.space and (kernel.chosen or not self._trusting):
+            cause = tuning_db.failure(row, kernel, device, problem)
+            return f"failed when it was tuned: {cause}" if cause else ""
+        return ""
+
+    def _rates(self, kernel: Kernel) -> Rates | None:
+        """Return the rates that the probe measured for the row with some parameters; None if there are none."""
         facts, device, label = self._facts, self.device, kernel.label
+        if facts is None:
+            return None
         if label not in self._known:
-            rates = None
-            if facts is not None and cost.modelled(kernel, device):
-                rates = facts.link(device)
-            elif facts is not None:
-                rates = facts.rates(kernel, device) or facts.rates(self.row, device)
-            self._known[label] = "" if kernel.lazy_verify else verification.unverified(kernel, device, facts), rates
-        unverified, rates = self._known[label]
-        return verification.unverified(kernel, device, facts) if kernel.lazy_verify else unverified, rates
+            modelled = cost.modelled(kernel, device)
+            self._known[label] = (
+                facts.link(device) if modelled else facts.rates(kernel, device) or facts.rates(self.row, device)
+            )
+        return self._known[label]
 
 
 class Lineup:
     """All candidates for one kind of products.
 
     Attributes:
-        all: all entrants, in the order of the catalog.
-        able: (index in `all`, entrant) of each entrant that can compute a product of this kind.
+        all: all candidates, in the order of the catalog.
+        able: (index in `all`, candidate) of each candidate that can compute a product of this kind.
     """
 
-    def __init__(self, all: Iterable[Entrant]) -> None:
+    def __init__(self, all: Iterable[RowOnDevice]) -> None:
         self.all = tuple(all)
-        self.able = tuple((place, entrant) for place, entrant in enumerate(self.all) if not entrant.why_not)
-        self._devices = {entrant.device.key: (entrant.row, entrant.device) for _, entrant in self.able}
+        self.able = tuple((place, each) for place, each in enumerate(self.all) if not each.why_not)
+        self._devices = {each.device.key: (each.row, each.device) for _, each in self.able}
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
-        """Return (is the last resort, lower bound in seconds, index in `all`) of each entrant in `able`."""
+        """Return (is the last resort, lower bound in seconds, index in `all`) of each candidate in `able`."""
         factors: dict[str, float] = {}
         if problem.device == "host":
             factors = {key: calibration.factor(*some, problem) for key, some in self._devices.items()}
@@ -158,8 +164,7 @@ def lineup(
     rows = [row for row in admitted(backend, kernel) if (row.backend in HOST_BACKENDS) == host]
     if backend == "cpu" and kernel is None and host and all(unfit(row, example) for row in rows):
         rows.append(BY_NAME["gemm_numpy_reference"])  # the NumPy reference multiplies all other dtypes on the CPU
-    found: list[Entrant] = []
-    named = kernel is not None or backend.partition(":")[0] == "numpy"
+    found: list[RowOnDevice] = []
     for row in rows:
         cause = facts.unavailable.get(row.backend) if facts and not trusting else None
         try:
@@ -168,12 +173,12 @@ def lineup(
             devices = registry.backend(row.backend).devices()
         except BackendUnavailable as error:
             nowhere = Device(row.backend, f"{row.backend}:none", "none")
-            found.append(Entrant(row, nowhere, example, facts, trusting=trusting, why_not=error.told))
+            found.append(RowOnDevice(row, nowhere, example, facts, trusting=trusting, why_not=error.told))
             continue
         for device in devices:
             if ":" not in backend or backend in (*ALL, device.key):
-                trusted = trusting and (named or row.backend != "numpy" or row.dtype == "*")
-                found.append(Entrant(row, device, example, facts, trusting=trusted))
+                trusted = trusting and (not row.third_party or kernel is not None or backend.startswith(row.backend))
+                found.append(RowOnDevice(row, device, example, facts, trusting=trusted))
     return Lineup(found)
 
 
@@ -181,7 +186,7 @@ def lineup(
 def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
     """Return the rows that the names admit, on the device that holds the operands."""
     rows = admitted(backend, kernel, device.backend)
-    return Lineup(Entrant(row, device, example, facts, trusting=kernel is not None) for row in rows)
+    return Lineup(RowOnDevice(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
 
 _KIND = ("dtype", "inputs", "device", "precision", "reproducible", "bias", "activation", "apart")
@@ -230,13 +235,12 @@ def admitted(backend: str, kernel: str | None, where: str | None = None) -> tupl
     return rows
 
 
-@lru_cache(maxsize=256)
-def away(example: Problem, backend: str) -> bool:
+def away(example: Problem) -> bool:
     """Whether the catalog has rows that can compute problems like `example` outside host memory."""
-    return any(row.backend not in HOST_BACKENDS and not unfit(row, example) for row in admitted(backend, None))
+    return any(row.backend not in HOST_BACKENDS and not unfit(row, example) for row in KERNELS)
 
 
-verification.forgetful += [lineup.cache_clear, held.cache_clear, away.cache_clear, admitted.cache_clear]
+verification.forgetful += [lineup.cache_clear, held.cache_clear, admitted.cache_clear]
 
 
 def types(x: Kernel | Problem) -> str:
@@ -282,8 +286,3 @@ def _circumstances(problem: Problem) -> dict[str, object]:
     a, b, out = tuple(problem.layout)
     return {"alpha": problem.alpha, "beta": problem.beta, "a": a, "b": b, "out": out, "fused": problem.fused,
             "limited": engine.limited()}  # fmt: skip
-
-
-def _spoiled(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> str | None:
-    cause = tuning_db.failure(row, kernel, device, problem)
-    return f"failed when it was tuned: {cause}" if cause else None

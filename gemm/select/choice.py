@@ -1,8 +1,4 @@
-"""Choose the plan for a problem: the candidate with the least predicted time.
-
-A candidate is a kernel on a device. In the code an `Entrant` is a candidate without its predicted time, and to "weigh"
-an entrant is to predict its time.
-"""
+"""Choose the plan for a problem: the candidate with the least predicted time. A candidate is a kernel on a device."""
 
 from __future__ import annotations
 
@@ -10,15 +6,15 @@ import logging
 import math
 from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from gemm.backends import registry
-from gemm.catalog import HOST_BACKENDS, Kernel, simplest
+from gemm.catalog import HOST_BACKENDS, simplest
 from gemm.core.errors import BackendUnavailable
 from gemm.core.plan import Candidate, Plan
 from gemm.core.problem import Device, Problem
 from gemm.select import background, cost, probe, verification
-from gemm.select import candidates as entrants
-from gemm.select.candidates import Entrant, Lineup, admitted, types, unfit
+from gemm.select.candidates import Lineup, RowOnDevice, admitted, away, example, held, lineup, types, unfit
 
 log = logging.getLogger("gemm")
 
@@ -27,8 +23,18 @@ STAND_IN = 1.0
 most STAND_IN seconds longer."""
 
 
+class Request(NamedTuple):
+    """The arguments of `choose`."""
+
+    problem: Problem
+    backend: str = "auto"
+    kernel: str | None = None
+    holder: Device | None = None
+    without: frozenset[tuple[str, str]] = frozenset()
+
+
 def choose(
-    problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None,
+    problem: Problem, backend: str = "auto", kernel: str | None = None, holder: Device | None = None,
     without: frozenset[tuple[str, str]] = frozenset(),
 ) -> Plan:  # fmt: skip
     """Return the plan for `problem` on one device.
@@ -36,15 +42,15 @@ def choose(
     Args:
         backend: "auto", a backend, a target or a device key; "hybrid" and "cuda:all" admit all of their devices.
         kernel: the name of a catalog row, or None.
-        held_by: the device that holds the operands; None for the host.
+        holder: the device that holds the operands; None for the host.
         without: (kernel, device) pairs that have already failed in this call.
 
     Raises:
         ValueError: a name is unknown, or the problem's arguments rule out the kernel.
         BackendUnavailable: the named backend, device or kernel cannot run here.
     """
-    patient = backend != "auto" or background.patient()
-    return _choose(problem, backend, kernel, held_by, without, patient, verification.generation)
+    patient = backend != "auto" or background.this_thread.waits > 0
+    return _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
 
 
 def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool) -> tuple[Candidate | None, bool]:
@@ -59,7 +65,7 @@ def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient:
     while (found := queue.pop()) is not None:
         if (found.kernel.name, found.device.key) in without:
             continue
-        if not queue.unproven(found.kernel):
+        if not verification.unproven(found.kernel, queue.facts):
             break
         record = verification.record(found.kernel, found.device)
         if record is None and not patient:
@@ -88,32 +94,29 @@ def _seconds(candidate: Candidate) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _choose(
-    problem: Problem, backend: str, kernel: str | None, held_by: Device | None, without: frozenset[tuple[str, str]],
-    patient: bool, generation: int,
-) -> Plan:  # fmt: skip
-    queue = _considered(problem, backend, kernel, held_by)
+def _choose(request: Request, patient: bool, generation: int) -> Plan:
+    problem, backend, kernel, holder, without = request
+    queue, standing_in = _considered(request), False
     if kernel is None:
         best, standing_in = _standing_in(queue, without, patient=patient)
     else:
-        standing_in = False
         while (best := queue.pop()) is not None and (best.kernel.name, best.device.key) in without:
             pass
     if best is None or best.seconds is None:
         raise _refusal(problem, backend, kernel, queue.weighed())
     reason = "asked for by name" if kernel else "least predicted time"
-    if held_by is not None:
-        reason += f", on {held_by.key}, where the operands are"
+    if holder is not None:
+        reason += f", on {holder.key}, where the operands are"
     elif queue.searching:
         reason += ", until devices have been looked for"
-    elif not kernel and backend == "auto" and not queue.away:
-        reason += ", too small for any other device to be looked for" if probe.facts(run=False) is None else ""
+    elif not kernel and backend == "auto" and queue.facts is None and not queue.away:
+        reason += ", too small for any other device to be looked for"
     if standing_in:
         reason += ", until a sooner one is verified"
-    doubted = queue.away or best.device.backend == "numpy"
-    rival = queue.rival(best.device) if doubted and held_by is None else math.inf
-    meanwhile = standing_in or queue.searching
-    return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival, meanwhile)
+    doubted = holder is None and (queue.away or best.kernel.third_party)
+    rival = queue.rival(best.device) if doubted else math.inf
+    return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival,
+                meanwhile=standing_in or queue.searching)  # fmt: skip
 
 
 class _Queue:
@@ -131,19 +134,16 @@ class _Queue:
         self.away = self.searching = False
         self.facts = facts
         self._problem = problem
-        self._all: list[Entrant] = []
+        self._all: list[RowOnDevice] = []
         self._found: dict[int, Candidate] = {}
         # A heap of (last resort, seconds, number, weighed). The NumPy reference is the last resort, whatever its time.
-        # `seconds` is the lower bound until the candidate is weighed, then its predicted time multiplied by its lead.
+        # `seconds` is the lower bound until the time is predicted, then the predicted time multiplied by its lead.
         self._waiting: list[tuple[bool, float, int, bool]] = []
-
-    def unproven(self, kernel: Kernel) -> bool:
-        """Whether `kernel` is verified only when it is first about to be chosen."""
-        return verification.unproven(kernel, self.facts)
 
     def add(self, more: Lineup) -> None:
         first = len(self._all)
-        self._waiting += [(last, bound, first + place, False) for last, bound, place in more.bounds(self._problem)]
+        for last, bound, place in more.bounds(self._problem):
+            self._waiting.append((last, bound, first + place, False))
         heapify(self._waiting)
         self._all += more.all
 
@@ -154,10 +154,10 @@ class _Queue:
             if weighed:
                 return self._found[number]
             heappop(self._waiting)
-            entrant = self._all[number]
-            found = self._found[number] = entrant.weigh(self._problem)
+            row = self._all[number]
+            found = self._found[number] = row.weigh(self._problem)
             if found.seconds is not None:
-                heappush(self._waiting, (last, found.seconds * entrant.lead, number, True))
+                heappush(self._waiting, (last, found.seconds * row.lead, number, True))
         return None
 
     def pop(self) -> Candidate | None:
@@ -170,68 +170,69 @@ class _Queue:
     def rival(self, device: Device) -> float:
         """Return the seconds of the fastest candidate on a device other than `device`; infinity if there is none.
 
-        Neither NumPy nor the last resort counts. (A prediction that NumPy is as fast as our own kernels puts no choice
-        in doubt.) Faster candidates, which do not count or are on `device`, are removed from the queue.
+        Neither third-party rows nor the last resort count. (A prediction that NumPy is as fast as our own kernels puts
+        no choice in doubt.) Faster candidates, which do not count or are on `device`, are removed from the queue.
         """
         while (found := self.peek()) is not None and not self._waiting[0][0]:
-            if found.device.key != device.key and found.device.backend != "numpy":
+            if found.device.key != device.key and not found.kernel.third_party:
                 return found.seconds or math.inf
-            self.pop()
+            heappop(self._waiting)
         return math.inf
 
     def weighed(self) -> list[Candidate]:
         """Return all candidates with their times, in the order of the catalog."""
-        return [self._found.get(n) or entrant.weigh(self._problem) for n, entrant in enumerate(self._all)]
+        return [self._found.get(n) or row.weigh(self._problem) for n, row in enumerate(self._all)]
 
 
-def _considered(problem: Problem, backend: str, kernel: str | None, held_by: Device | None) -> _Queue:
+def _considered(request: Request) -> _Queue:
     """Return the queue of the candidates that the names admit.
 
     Devices are searched for if the names ask for one, or if the problem is large enough that a device could win.
     """
-    rows = admitted(backend, kernel)
-    kind, queue = entrants.example(problem), _Queue(problem)
-    if held_by is not None:
-        here = entrants.admitted(backend, kernel, held_by.backend)
-        if not here:
-            raise ValueError(
-                f"backend={backend!r} cannot reach operands that lie on {held_by.key}; copy them to the host first"
-            )
-        # Rows with `lazy_verify` need no result of the probe, and operands in the device's memory need no transfer.
-        facts = probe.facts(run=False)
-        if facts is None and kernel is None and not all(row.lazy_verify for row in here):
-            facts = probe.soon() if backend == "auto" else probe.facts(run=True)
-            queue.searching = facts is None
-        queue.facts = facts
-        queue.add(entrants.held(kind, backend, kernel, facts, held_by))
-        return queue
-    facts = queue.facts = probe.facts(run=False)
-    queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
+    problem, backend, kernel, holder, _ = request
+    rows, kind, facts = admitted(backend, kernel), example(problem), probe.facts(run=False)
+    queue = _Queue(problem, facts)
+    if holder is not None:
+        return _on_holder(queue, kind, request)
+    queue.add(lineup(kind, backend, kernel, facts, host=True, trusting=True))
     if backend == "auto" and kernel is None:
         best = queue.peek()
-        on_cpu = math.inf if best is None or best.seconds is None else best.seconds
-        if best is None or best.kernel.backend == "numpy":
-            _told_of_the_engine()
-        if not cost.a_device_could_win(problem, on_cpu) or not entrants.away(kind, backend):
+        _warn_without_engine()
+        if not cost.a_device_could_win(problem, math.inf if best is None else _seconds(best)) or not away(kind):
             return queue
-        if facts is None:
-            facts = probe.soon()
-            if facts is None and best is not None:  # `best` is verified and computes products until the search ends
-                queue.searching = True
-                return queue
+        facts = facts or probe.soon()
+        if facts is None and best is not None:  # `best` is verified and computes products until the search ends
+            queue.searching = True
+            return queue
     elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
     if kernel is None and queue.facts is None:
-        facts = facts or probe.facts(run=True)
-        queue = _Queue(problem, facts)  # start again: guessed rates must not be compared with measured rates
-        queue.add(entrants.lineup(kind, backend, kernel, facts, host=True, trusting=True))
-    queue.add(entrants.lineup(kind, backend, kernel, facts, host=False, trusting=kernel is not None))
+        queue = _Queue(problem, facts or probe.facts(run=True))  # guesses must not be compared with measured rates
+        queue.add(lineup(kind, backend, kernel, queue.facts, host=True, trusting=True))
+    queue.add(lineup(kind, backend, kernel, queue.facts, host=False, trusting=kernel is not None))
     queue.away = True
     return queue
 
 
+def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
+    """Add the candidates on the device that holds the operands."""
+    _, backend, kernel, holder, _ = request
+    assert holder is not None
+    rows = admitted(backend, kernel, holder.backend)
+    if not rows:
+        raise ValueError(
+            f"backend={backend!r} cannot reach operands that lie on {holder.key}; copy them to the host first"
+        )
+    # Rows with `lazy_verify` need no result of the probe, and operands in the device's memory need no transfer.
+    if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
+        queue.facts = probe.soon() if backend == "auto" else probe.facts(run=True)
+        queue.searching = queue.facts is None
+    queue.add(held(kind, backend, kernel, queue.facts, holder))
+    return queue
+
+
 @cache
-def _told_of_the_engine() -> None:
+def _warn_without_engine() -> None:
     """Log a warning, once, if the CPU engine cannot be used: `auto` then uses NumPy and is slow."""
     try:
         registry.backend("cpu").devices()
@@ -240,10 +241,10 @@ def _told_of_the_engine() -> None:
 
 
 def candidates(
-    problem: Problem, backend: str = "auto", kernel: str | None = None, held_by: Device | None = None
+    problem: Problem, backend: str = "auto", kernel: str | None = None, holder: Device | None = None
 ) -> list[Candidate]:
     """Return every kernel on every device that the names admit, with its predicted time or why it cannot run."""
-    return _considered(problem, backend, kernel, held_by).weighed()
+    return _considered(Request(problem, backend, kernel, holder)).weighed()
 
 
 def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[Candidate]) -> Exception:
@@ -259,16 +260,13 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
         cause = f"its kernels multiply {others}" if not kernel and len(whys) > 3 else "; ".join(whys)
         return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({cause})")
     fit = [c for c in weighed if not unfit(c.kernel, problem)]
-    whys = list(dict.fromkeys(c.why_not or _since(c) for c in fit))
+    whys = list(dict.fromkeys(c.why_not or _why_excluded(c) for c in fit))
     if not whys and ":" in backend:
         return registry.absent(backend)
     return BackendUnavailable(kernel or backend, "; ".join(whys) or "no such device")
 
 
-def _since(candidate: Candidate) -> str:
+def _why_excluded(candidate: Candidate) -> str:
     """Return why a candidate with a predicted time cannot be chosen any more."""
     kernel, device = candidate.kernel, candidate.device
     return f"{kernel.name} {verification.known_to_fail(kernel, device) or 'failed'}"
-
-
-verification.forgetful.append(_choose.cache_clear)

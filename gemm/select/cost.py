@@ -18,7 +18,7 @@ from gemm.catalog import Kernel
 from gemm.core.plan import CALL, Candidate, Rates
 from gemm.core.problem import Device, Problem
 from gemm.select import gpu_model
-from gemm.select.tuning_records import Record
+from gemm.select.tuning_db import Record
 
 FEW = 8
 """A product with at most this many rows or columns takes a device only as long as reading its larger operand."""
@@ -82,15 +82,13 @@ def modelled(kernel: Kernel, device: Device) -> bool:
 
 
 def predict(
-    kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None = None,
-    origin: str = "",
-) -> Candidate:  # fmt: skip
+    kernel: Kernel, device: Device, problem: Problem, measured: Rates | None, tuned: Record | None = None
+) -> Candidate:
     """Return the predicted time of `problem` on a kernel that can run it.
 
     Args:
         measured: the rates that the probe measured for the kernel.
         tuned: what the tuner measured for products like this one.
-        origin: where the kernel's parameters come from.
     """
     moved = problem.moved
     if modelled(kernel, device):
@@ -100,7 +98,7 @@ def predict(
         basis, rates = ("measured", measured) if measured else ("guessed", guess(kernel, device))
         if tuned is not None and tuned.seconds:
             basis = "measured for such products"
-            rates = _tuned(kernel, device, problem, rates, tuned.shape, tuned.seconds)
+            rates = _tuned(kernel, device, problem, rates, tuned)
         terms = _terms(kernel, device, problem, rates)
     if problem.device != "host":
         moved = 0, 0
@@ -109,7 +107,7 @@ def predict(
     launch, transfer, busy = _times(terms, rates, moved)
     if kernel.inputs != problem.inputs:  # conversion comes first and overlaps nothing
         launch += problem.batch * (problem.m + problem.n) * problem.k / CONVERTED
-    return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, basis, origin=origin)
+    return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, basis)
 
 
 def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tuple[float, float, float]:
@@ -142,16 +140,9 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     return link.start + gpu_model.overlapped(gpu_model.overlapped(up, down), busy) - busy
 
 
-def _tuned(
-    kernel: Kernel, device: Device, problem: Problem, rates: Rates, shape: tuple[int, int, int, int], seconds: float
-) -> Rates:  # fmt: skip
-    """Return `rates` with the arithmetic rate that follows from the tuner's measurement.
-
-    Args:
-        shape: (batch, m, n, k) of the measured product.
-        seconds: the time of the measured product.
-    """
-    batch, m, n, k = shape
+def _tuned(kernel: Kernel, device: Device, problem: Problem, rates: Rates, tuned: Record) -> Rates:
+    """Return `rates` with the arithmetic rate that follows from the tuner's measurement."""
+    (batch, m, n, k), seconds = tuned.shape, tuned.seconds or 0.0
     work, launches = _work(kernel, device, replace(problem, batch=batch, m=m, n=n, k=k))
     return replace(rates, flops=work / max(seconds - rates.launch * launches, seconds / 4))
 
@@ -163,8 +154,8 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gp
     launch = rates.launch * (launches - 1) + 1e-6 * kernel.startup
     if rates.memory:
         memory = _traffic(kernel, problem) / rates.memory
-    mine = [place == device.key for place in problem.places[:2]]  # gemm.empty pads rows and columns
-    if (problem.device != "host" or any(mine)) and not _in_place(kernel, problem, padded=any(mine)):
+    padded = device.key in problem.places[:2]  # gemm.empty pads rows and columns
+    if (problem.device != "host" or padded) and not _in_place(kernel, problem, padded=padded):
         launch += rates.staged
         # Packing reads an operand and writes it: two more passes. If the memory's rate is unknown, the time of one pass
         # is estimated from the product itself. A product with at most FEW rows or columns takes as long as one pass. A
@@ -239,19 +230,25 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
     Args:
         padded: the operands are in memory whose padding makes all tiles whole.
     """
-    p, (m, n, k) = kernel.params, (problem.m, problem.n, problem.k)
-    a, b = problem.layout[0], problem.layout[1]
+    p, k = kernel.params, problem.k
     if not {"a_rows", "b_rows"} & p.keys():
         return True
     if any(p.get(name) for name in ("a_channels", "b_channels", "b_panel")):
         return False
-    if kernel.swaps(m, n, problem.layout):
-        m, n, a, b = n, m, *(gpu_model.TURNED[x] for x in (b, a))
-    turned = bool(p.get("a_turned"))
-    (rows, cols), a_lies = ((k, m), "T") if turned else ((m, k), "N")
-    a_fits = "a_rows" not in p or (a == a_lies and (padded or not (rows % p["a_rows"] or cols % p.get("a_cols", 1))))
+    m, n, a, b = _launched(kernel, problem)
+    transposed = bool(p.get("a_turned"))
+    (rows, cols), a_layout = ((k, m), "T") if transposed else ((m, k), "N")
+    a_fits = "a_rows" not in p or (a == a_layout and (padded or not (rows % p["a_rows"] or cols % p.get("a_cols", 1))))
     b_fits = "b_rows" not in p or (b == "N" and (padded or not (k % p["b_rows"] or n % p.get("b_cols", 1))))
     return a_fits and b_fits
+
+
+def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
+    """Return m, n and the layouts of a and b as `kernel` launches them: exchanged if it computes out' = b' a'."""
+    m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
+    return (
+        (n, m, gpu_model.TRANSPOSED[b], gpu_model.TRANSPOSED[a]) if kernel.swaps(m, n, problem.layout) else (m, n, a, b)
+    )
 
 
 def _traffic(kernel: Kernel, problem: Problem) -> float:
@@ -278,9 +275,7 @@ def _gathered(kernel: Kernel, problem: Problem) -> int:
     """
     if not kernel.params.get("DIRECT"):
         return 0
-    m, n, k, a, b = problem.m, problem.n, problem.k, problem.layout[0], problem.layout[1]
-    if kernel.swaps(m, n, problem.layout):
-        m, n, a, b = n, m, gpu_model.TURNED[b], gpu_model.TURNED[a]
+    (m, n, a, b), k = _launched(kernel, problem), problem.k
     (rows, columns), found = kernel.group, 0
     if m < rows or (k if a == "N" else m) % 4:
         found += m * k * -(-n // columns)
@@ -304,8 +299,7 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
     units = device.limits.get("compute_units")
     if units is None:
         return 2.0 * -(-m // rows) * rows * -(-n // columns) * columns * problem.k * problem.batch, 1
-    if kernel.swaps(m, n, problem.layout):
-        m, n = n, m
+    m, n, *_ = _launched(kernel, problem)
     busy, ends = 1, 0
     if device.kind != "cpu":
         (rows, columns), busy, ends = kernel.group, p.get("busy", 1), ENDS

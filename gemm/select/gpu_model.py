@@ -46,7 +46,7 @@ Measured on an H200, 2026-11-22.
 FEW = 8
 """Kernels whose tiles have at most this many rows or columns stream an operand."""
 _SLOW_DOUBLES = 2  # rate of float32 / rate of float64 on an H200
-TURNED = {"N": "T", "T": "N", "S": "S"}
+TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 """{layout of an operand: its layout in the transposed product}, in the letters of Problem.layout."""
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
 
@@ -77,7 +77,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     m, n, sizes = problem.m, problem.n, problem.itemsizes
     a, b, out = tuple(problem.layout)
     if kernel.swaps(m, n, problem.layout) if kernel.swap else out == "T":
-        m, n, a, b, out, sizes = n, m, TURNED[b], TURNED[a], TURNED[out], sizes[::-1]
+        m, n, a, b, out, sizes = n, m, TRANSPOSED[b], TRANSPOSED[a], TRANSPOSED[out], sizes[::-1]
     k, p, units = problem.k, kernel.params, device.limits["sm_count"]
     rate, reached, slower = _scales(kernel, device)
     groups = launch_arithmetic.groups(kernel, m, n, problem.batch)
@@ -105,13 +105,13 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
 
 
 def _brought(
-    kernel: Kernel, shape: tuple[int, int, int, int], lie: tuple[str, str, int, int], rate: float, units: int
+    kernel: Kernel, shape: tuple[int, int, int, int], layouts: tuple[str, str, int, int], rate: float, units: int
 ) -> tuple[float, float, float]:  # fmt: skip
     """Return the costs of bringing the operands into the kernel's layout.
 
     Args:
         shape: (m, n, k, batch).
-        lie: the layouts of a and b, then the bytes of an element of each.
+        layouts: the layouts of a and b, then the bytes of an element of each.
         rate: bytes/s of the device's memory.
         units: the number of multiprocessors.
 
@@ -120,8 +120,8 @@ def _brought(
     """
     (m, n, k, batch), p = shape, kernel.params
     launch, packing, alone = 0.0, 0.0, 0.0
-    ways = _ways(kernel, *lie)
-    for (size, along_k, moved, unaligned, turned, vector), extent, other, block in (
+    ways = _ways(kernel, *layouts)
+    for (size, along_k, moved, unaligned, transposed, vector), extent, other, block in (
         (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
     ):  # fmt: skip
         aligned = size * (k if along_k else extent)  # assumes dense rows, because a Problem has no strides
@@ -130,7 +130,7 @@ def _brought(
             moved = unaligned
         if moved:
             launch += LAUNCH
-            singly = (aligned % WIDE > 0) + turned  # each reason moves each element once more
+            singly = (aligned % WIDE > 0) + transposed  # each reason moves each element once more
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
             alone += -(-other // block) * elements * max(1.0, size / 4)
@@ -165,7 +165,7 @@ class _Way(NamedTuple):
         along_k: the operand's rows are contiguous along k.
         moved: bytes that packing reads and writes for each element before the kernel can read it; 0 without packing.
         unaligned: `moved` for rows that are not aligned to `WIDE` bytes.
-        turned: packing transposes the operand.
+        transposed: packing transposes the operand.
         vector: the row alignment in bytes from which the kernel does not copy elements one by one; 0 if the kernel
             always copies them one by one. Copies that the measurement of the row's `gflops` includes do not count.
     """
@@ -174,7 +174,7 @@ class _Way(NamedTuple):
     along_k: bool
     moved: int
     unaligned: int
-    turned: bool
+    transposed: bool
     vector: int
 
 
@@ -188,15 +188,15 @@ def _ways(kernel: Kernel, a: str, b: str, size_a: int, size_b: int) -> tuple[_Wa
     """
     p = kernel.params
 
-    def way(which: str, size: int, lies: int, mapped: int) -> _Way:
+    def way(which: str, size: int, contiguous: int, mapped: int) -> _Way:
         vector = p.get(f"{which}_vector") or p.get("vector") or size
-        if p.get("gathers") and lies == _ALONG_K:
+        if p.get("gathers") and contiguous == _ALONG_K:
             vector = 1 if which == "a" else 0
         before = size + 2 * p["planes"] if p.get("planes") else size + 2 if p.get("widen") else 0
-        turned = not p.get(f"{which}_lies", 3) & lies
-        moved = before or (2 * size if turned else 0)
+        transposed = not p.get(f"{which}_lies", 3) & contiguous
+        moved = before or (2 * size if transposed else 0)
         unaligned = before or (2 * size if p.get("maps", 0) & mapped else moved)
-        return _Way(size, lies == _ALONG_K, moved, unaligned, turned, vector)
+        return _Way(size, contiguous == _ALONG_K, moved, unaligned, transposed, vector)
 
     return (
         way("a", size_a, _ALONG_K if a == "N" else _ACROSS if a == "T" else _NEITHER, 1),

@@ -16,7 +16,7 @@ from gemm.core import operands
 from gemm.core.backend import Backend, Launch
 from gemm.core.plan import CALL, Rates
 from gemm.core.problem import Device, DeviceView, Operand, Problem
-from gemm.select.verify.samples import random_matrix, types_of
+from gemm.select.verify.samples import on_device, random_matrix, types_of
 
 LEAST = 16
 """n of a product of negligible size, which takes only as long as its launch."""
@@ -41,12 +41,8 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
     the constant `CALL`, because measured differences between their launches are only noise.
     """
     dtype, types = types_of(kernel)
-    try:
-        backend.to_device(np.ones((1, 1), dtype), device)
-        resident = True
-    except TypeError:  # the backend computes in host memory
-        resident = False
-    timed = partial(_seconds, backend, kernel, device, resident=resident)
+    resident = isinstance(on_device(backend, device, np.ones((1, 1), dtype)), DeviceView)
+    timed = _timer(backend, kernel, device, resident=resident)
     # The sizes are LEAST, rounded up to multiples of a work-group's tile: whole tiles need no padding, and the product
     # stays small.
     rows, columns = (-(-LEAST // size) * size for size in kernel.group)
@@ -99,11 +95,12 @@ def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float
     """
     if device.key not in _links:
         dtype, types = types_of(kernel)
+        timers = [_timer(backend, kernel, device, resident=resident) for resident in (True, False)]
 
         def moved(size: int, result: bool) -> float:
             rows = size // (dtype if result else types[1]).itemsize // WIDTH
             m, k = (rows, LEAST) if result else (LEAST, rows)
-            there, here = (_seconds(backend, kernel, device, m, WIDTH, k, resident=where) for where in (True, False))
+            there, here = (timed(m, WIDTH, k) for timed in timers)
             return max(here - there, here / 16)  # a smaller difference is noise of the two measurements
 
         few, many = ([moved(size, result) for result in (False, True)] for size in (LITTLE, MOVED))
@@ -113,22 +110,30 @@ def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float
     return _links[device.key]
 
 
-def _seconds(
-    backend: Backend, kernel: Kernel, device: Device, m: int, n: int, k: int, row: int = 1, *, resident: bool
-) -> float:  # fmt: skip
-    """Return `seconds` of a product of the kernel's own types."""
-    where = device.key if resident else "host"
-    problem = Problem(types_of(kernel)[0].name, m, n, k, inputs=kernel.inputs, device=where)
-    return seconds(backend, kernel, device, problem, row)
+def _timer(backend: Backend, kernel: Kernel, device: Device, *, resident: bool) -> Callable[..., float]:
+    """Return a function of (m, n, k, row) that measures `seconds` of a product of the kernel's own types."""
+    unit = Problem(types_of(kernel)[0].name, 1, 1, 1, inputs=kernel.inputs, device=device.key if resident else "host")
+
+    def timed(m: int, n: int, k: int, row: int = 1) -> float:
+        return seconds(backend, kernel, device, replace(unit, m=m, n=n, k=k), row)
+
+    return timed
 
 
 def seconds(backend: Backend, kernel: Kernel, device: Device, problem: Problem, row: int = 1) -> float:
     """Measure the seconds of a product of random operands, in the memory that `problem` names.
 
-    Host operands are unaligned, so that no device can use them in place (see `Backend.wraps`).
-
     Args:
         row: number of products in a row, of which the result is the mean.
+    """
+    run = again(backend.launcher(kernel, device, problem), *random_operands(backend, device, problem))
+    return best_of(lambda: finished(backend, device, run, row), 10 if row > 1 else 3) / row
+
+
+def random_operands(backend: Backend, device: Device, problem: Problem) -> list[Operand]:
+    """Return random a and b, and an empty out, in the memory that `problem` names.
+
+    Host operands are unaligned, so that no device can use them in place (see `Backend.wraps`).
     """
     random, resident = np.random.default_rng(problem.n), problem.device != "host"
     m, n, k, stack = problem.m, problem.n, problem.k, (problem.batch,) if problem.batch > 1 else ()
@@ -137,13 +142,10 @@ def seconds(backend: Backend, kernel: Kernel, device: Device, problem: Problem, 
         np.resize(random_matrix(random, own, (min(rows, LEAST), columns)), (*stack, rows, columns))
         for own, rows, columns in zip(types, (m, k), (k, n), strict=True)
     )
-    launch = backend.launcher(kernel, device, problem)
     arrays = [a, b, np.empty((*stack, m, n), problem.dtype)]
-    given: list[Operand] = [*arrays]
-    if resident or backend.wraps(device):
-        given = [backend.to_device(x, device) if resident else _unaligned(x) for x in arrays]
-    run = again(launch, *given)
-    return best_of(lambda: finished(backend, device, run, row), 10 if row > 1 else 3) / row
+    if resident:
+        return [on_device(backend, device, x, letter) for x, letter in zip(arrays, problem.layout, strict=True)]
+    return [_unaligned(x) for x in arrays] if backend.wraps(device) else [*arrays]
 
 
 def _unaligned(array: np.ndarray) -> np.ndarray:

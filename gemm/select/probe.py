@@ -21,14 +21,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel, simplest
 from gemm.core import VERSION, disk_cache, engine
 from gemm.core.plan import Rates
 from gemm.core.problem import Device
 from gemm.select import background, tuning_db
 
 if TYPE_CHECKING:
-    from gemm.select.background import Errand
+    from gemm.select.background import Task
     from gemm.select.worker import Line
 
 log = logging.getLogger("gemm")
@@ -64,12 +64,9 @@ class Facts:
         The device is found by its backend, name and driver. Its key cannot be used, because a caller's context has
         another key for the same device.
         """
+        about = device.backend, device.name, device.driver
         for key, facts in self.devices.items():
-            if (
-                facts["backend"] == device.backend
-                and facts["name"] == device.name
-                and (facts["driver"] == device.driver)
-            ):
+            if (facts["backend"], facts["name"], facts["driver"]) == about:
                 return self.kernels.get((kernel.label, key))
         return None
 
@@ -93,13 +90,18 @@ def _rates(record: dict[str, Any]) -> Rates:
 _memory: dict[str, Facts | None] = {}
 
 
-def facts(*, run: bool) -> Facts | None:
+def facts(*kind: str, run: bool) -> Facts | None:
     """Return the results of the probe, from this process or from disk; None if they are not known yet.
 
     Args:
+        kind: "drivers" for a probe that only looks for devices.
         run: if the results are not known, run a probe and wait for it. Otherwise this function never waits.
     """
-    return _known(entry(), run=run)
+    found = recall(entry(*kind))
+    if found is None and run:
+        _begin(*kind).wait()
+        found = recall(entry(*kind))
+    return found
 
 
 def soon() -> Facts | None:
@@ -107,12 +109,11 @@ def soon() -> Facts | None:
 
     A thread inside `background.waiting` waits for the results instead.
     """
+    if background.this_thread.waits:
+        return facts(run=True)
     found = recall(entry())
     if found is None:
-        errand = _begin(entry())
-        if background.patient():
-            errand.wait()
-            found = recall(entry())
+        _begin()
     return found
 
 
@@ -128,18 +129,10 @@ def devices(backend: str) -> tuple[Device, ...]:
     from gemm.core.errors import BackendUnavailable
 
     if backend not in HOST_BACKENDS:
-        found = facts(run=False) or _known(entry("drivers"), run=True)
+        found = facts(run=False) or facts("drivers", run=True)
         if found and backend in found.deadly:
             raise BackendUnavailable(backend, found.deadly[backend], "Remove or update that driver")
     return registry.backend(backend).devices()
-
-
-def _known(name: str, *, run: bool) -> Facts | None:
-    found = recall(name)
-    if found is None and run:
-        _begin(name).wait()
-        found = recall(name)
-    return found
 
 
 def recall(name: str) -> Facts | None:
@@ -158,19 +151,19 @@ def keep(name: str, found: Facts) -> None:
     _memory[name] = found
 
 
-def _begin(name: str) -> Errand:
-    """Start the search that fills cache entry `name`."""
+def _begin(*kind: str) -> Task:
+    """Start the search that fills the cache entry of `facts` with this `kind`."""
+    name, verify = entry(*kind), not kind
 
-    def search(errand: Errand) -> None:
+    def search(task: Task) -> None:
         blob = disk_cache.load(name)  # another process may have been faster
-        found = _probe(errand, verify=verify) if blob is None else Facts(json.loads(blob))
-        if errand.stopped:
+        found = _probe(task, verify=verify) if blob is None else Facts(json.loads(blob))
+        if task.stopped:
             return
         if blob is None and found.lines:
             disk_cache.store(name, json.dumps(found.lines).encode())
         keep(name, found)
 
-    verify = name == entry()
     what = "looks for devices and verifies their kernels" if verify else "looks for devices"
     return background.begin(name, what, search)
 
@@ -178,7 +171,7 @@ def _begin(name: str) -> Errand:
 def look() -> Facts:
     """Search for devices in a worker and return the results. Uses and stores no cached results."""
     found: list[Facts] = []
-    background.begin(object(), "looks for devices", lambda errand: found.append(_probe(errand, verify=False))).wait()
+    background.begin(object(), "looks for devices", lambda task: found.append(_probe(task, verify=False))).wait()
     return found[0]
 
 
@@ -235,7 +228,7 @@ def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
     return [os.path.join(folder, name) for name in names if name.startswith(start) and name.endswith(end)]
 
 
-def _probe(errand: Errand, *, verify: bool) -> Facts:
+def _probe(task: Task, *, verify: bool) -> Facts:
     """Run workers until one finishes or `RESTARTS` of them have died. The step in which a worker dies counts as failed.
 
     If an earlier process ended during its probe, its results so far are on disk and are used again.
@@ -243,28 +236,17 @@ def _probe(errand: Errand, *, verify: bool) -> Facts:
     Args:
         verify: verify and time kernels, too; otherwise only search for devices.
     """
-    from gemm.select.worker import timeout
-
     begun = entry("begun")
     lines: list[Line] = json.loads((disk_cache.load(begun) if verify else None) or b"[]")
     # Skip what is known, whether it passed or failed.
     skip = [f"{line['kernel']} on {line['device']}" for line in lines if line["step"] == "kernel"]
     skip += [line["backend"] for line in lines if line.get("deadly")]
     if verify:
-        errand.leave = lambda: disk_cache.store(begun, json.dumps(lines).encode()) if lines else None
+        task.leave = lambda: disk_cache.store(begun, json.dumps(lines).encode()) if lines else None
     log.info("gemm %s, once for these drivers", "verifies kernels" if verify else "looks for devices")
     for _ in range(RESTARTS):
-        step = cause = None
-        for line in errand.child.ask({"skip": skip, "verify": verify}, timeout()):
-            if line["step"] == "begin":
-                step = line["what"]
-            elif line["step"] in ("died", "refused"):
-                cause = line["cause"]
-            elif line not in lines:
-                lines.append(line)
-                if line["step"] == "kernel":
-                    skip.append(f"{line['kernel']} on {line['device']}")
-        if cause is None or errand.stopped:
+        step, cause = _run_worker(task, {"skip": skip, "verify": verify}, lines)
+        if cause is None or task.stopped:
             break
         if step is None:
             log.warning("gemm does without devices for now: the probe %s", cause)
@@ -277,9 +259,30 @@ def _probe(errand: Errand, *, verify: bool) -> Facts:
         else:
             unavailable = f"its driver {cause} in a child process"
             lines.append({"step": "unavailable", "backend": name, "cause": unavailable, "deadly": True})
-    if verify and not errand.stopped:
+    if verify and not task.stopped:
         disk_cache.remove(begun)
     return Facts(lines)
+
+
+def _run_worker(task: Task, request: Line, lines: list[Line]) -> tuple[str | None, str | None]:
+    """Add the worker's new lines to `lines`, and their kernels to the request's "skip".
+
+    Returns:
+        The last step that the worker began; how the worker died, or None.
+    """
+    from gemm.select.worker import timeout
+
+    step = cause = None
+    for line in task.child.ask(request, timeout()):
+        if line["step"] == "begin":
+            step = line["what"]
+        elif line["step"] in ("died", "refused"):
+            cause = line["cause"]
+        elif line not in lines:
+            lines.append(line)
+            if line["step"] == "kernel":
+                request["skip"].append(f"{line['kernel']} on {line['device']}")
+    return step, cause
 
 
 def answer(request: Line) -> Iterator[Line]:
@@ -290,7 +293,7 @@ def answer(request: Line) -> Iterator[Line]:
 def _check(request: Line) -> Iterator[Line]:
     from gemm.backends import registry
     from gemm.core.errors import BackendUnavailable
-    from gemm.select.verify.suite import checks
+    from gemm.select.verify.suite import planned
 
     name, key = request["kernel"], request["device"]
     kernel, error = BY_NAME[name], ""
@@ -300,7 +303,8 @@ def _check(request: Line) -> Iterator[Line]:
     try:
         alike = [device for device in backend.devices() if (device.name, device.driver) == about]
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
-        for passed in checks(backend, kernel, device, full=False):
+        for passed, check in planned(backend, kernel, device, full=False):
+            check()
             yield {"step": "begin", "what": f"what follows {passed}"}  # each check has the full time limit
     except (BackendUnavailable, StopIteration) as failure:  # says nothing about the kernel
         left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
@@ -357,10 +361,10 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
     Rows with `lazy_verify` are left out, with one exception. If the GPU model predicts the device's times, the simplest
     row of float32 is included, to measure the link between host and device.
     """
-    plain = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, "float32", ())][-1:]
+    plain = simplest(backend, "float32")
     for row in KERNELS:
-        late = row.lazy_verify and not (row in plain and "sm_count" in device.limits)
-        if row.backend != backend or row.dtype == "*" or late or not row.chosen_on(device.kind, device.features):
+        lazy = row.lazy_verify and not (row is plain and "sm_count" in device.limits)
+        if row.backend != backend or row.dtype == "*" or lazy or not row.chosen_on(device.kind, device.features):
             continue
         if not set(row.needs) - device.features:
             yield row

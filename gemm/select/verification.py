@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gemm")
 
-SIDE_BY_SIDE = 8
+UNKNOWN = "not verified on this device and driver"
+MOST_WORKERS = 8
 """Greatest number of workers that verify at the same time; each of them uses device memory."""
 
 _recording = threads.lock()
@@ -92,13 +92,6 @@ def failed(kernel: Kernel, device: Device) -> str:
     return _lost.get(device.key) or _failed.get((kernel.name, device.key), "")
 
 
-def _record(kernel: Kernel, device: Device, facts: Facts | None) -> dict[str, Any] | None:
-    """Return the result of verifying `kernel` on `device`; None if the kernel is not verified yet."""
-    if unproven(kernel, facts):
-        return record(kernel, device)
-    return facts.of(kernel, device) if facts else None
-
-
 def unproven(kernel: Kernel, facts: Facts | None) -> bool:
     """Whether `kernel` is verified only when it is first about to be chosen.
 
@@ -113,17 +106,17 @@ def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
 
     An `unproven` kernel without a result is allowed, because gemm.select.choice has it verified before its first use.
     """
-    found = _record(kernel, device, facts)
+    lazy = unproven(kernel, facts)
+    found = record(kernel, device) if lazy else facts.of(kernel, device) if facts else None
     if found is None:
-        return "" if unproven(kernel, facts) else "not verified on this device and driver"
+        return "" if lazy else UNKNOWN
     return "" if found["ok"] else f"failed verification: {found['error']}"
 
 
 def known_to_fail(kernel: Kernel, device: Device) -> str:
     """Return what is known to be wrong with `kernel` on `device`, or "". Starts no probe and no verification."""
-    facts = probe.facts(run=False)
-    found = _record(kernel, device, facts)
-    return failed(kernel, device) or (unverified(kernel, device, facts) if found else "")
+    why = failed(kernel, device) or unverified(kernel, device, probe.facts(run=False))
+    return "" if why == UNKNOWN else why
 
 
 def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
@@ -136,13 +129,13 @@ def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
     return found if found and found["source"] == tuning_db.fingerprint(kernel) else None
 
 
-def begin(kernel: Kernel, device: Device) -> background.Errand:
+def begin(kernel: Kernel, device: Device) -> background.Task:
     """Start to verify `kernel` on `device` in the background, unless that is running. `record` has the result later."""
     key = "verified", kernel.label, device.backend, device.name, device.driver
 
-    def work(errand: background.Errand) -> None:
+    def work(task: background.Task) -> None:
         if record(kernel, device) is None:
-            _verify(kernel, device, errand.child, lambda: errand.stopped)
+            _verify(kernel, device, task.child, lambda: task.stopped)
 
     return background.begin(key, f"verifies {kernel.label} on {device.name}", work)
 
@@ -166,21 +159,19 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
 
     from gemm.select.worker import Child
 
-    waiting = deque(kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None)
+    unknown = [kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None]
+    waiting = iter(unknown)  # the threads share it: each kernel goes to one of them
 
-    def work() -> None:
+    def work(_: int) -> None:
         with Child("gemm.select.probe") as child:
-            while waiting and time.monotonic() < until:
-                try:
-                    kernel = waiting.popleft()
-                except IndexError:  # another thread took the last kernel
+            for kernel in waiting:
+                if time.monotonic() >= until:
                     return
                 _verify(kernel, device, child)
 
-    most = min(len(waiting), SIDE_BY_SIDE, os.cpu_count() or 1)
+    most = min(len(unknown), MOST_WORKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(max(1, most)) as pool:
-        for each in [pool.submit(work) for _ in range(most)]:
-            each.result()
+        list(pool.map(work, range(most)))  # raises what a thread has raised
 
 
 def _verify(kernel: Kernel, device: Device, child: Child, stopped: Callable[[], bool] = lambda: False) -> None:

@@ -48,7 +48,7 @@ MOST = 3
 
 
 @dataclass(frozen=True)
-class Fit:
+class Measurement:
     """One measurement: the time of `problem` on `device` with `kernel`. `error` is measured ÷ predicted time."""
 
     problem: Problem
@@ -58,7 +58,7 @@ class Fit:
     error: float
 
 
-def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
+def calibrate(devices: Sequence[Device], until: float) -> Iterator[Measurement]:
     """Time products, record measured ÷ predicted, and yield each result. The results are stored on disk at the end.
 
     Classes for which there is no time keep their earlier calibration.
@@ -87,7 +87,7 @@ def fit(devices: Sequence[Device], until: float) -> Iterator[Fit]:
         for device, problem in cases:
             if time.monotonic() >= until:
                 return
-            yield from _fitted(device, problem, patience)
+            yield from _measured(device, problem, patience)
     finally:
         calibration.keep()
 
@@ -101,15 +101,15 @@ def _problem(device: Device, dtype: str, resident: bool, shape: tuple[int, int, 
 
 def _able(device: Device, problem: Problem) -> list[Candidate]:
     """Return the candidates that can compute `problem` on `device`, the fastest first."""
-    held_by = device if problem.device != "host" else None
+    holder = device if problem.device != "host" else None
     try:
-        field = choice.candidates(problem, device.key, held_by=held_by)
+        field = choice.candidates(problem, device.key, holder=holder)
     except (BackendUnavailable, TypeError, ValueError):
         return []
     return sorted((c for c in field if c.seconds and c.kernel.dtype != "*"), key=lambda c: c.seconds or 0.0)
 
 
-def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[Fit]:
+def _measured(device: Device, problem: Problem, patience: float) -> Iterator[Measurement]:
     resident = problem.device != "host"
     able = _able(device, problem)
     able = [c for c in able if not c.kernel.lazy_verify or (verification.record(c.kernel, device) or {}).get("ok")]
@@ -122,9 +122,9 @@ def _fitted(device: Device, problem: Problem, patience: float) -> Iterator[Fit]:
             seconds = _seconds(candidate, problem, patience)
         except (MemoryError, KernelFailed, TypeError):
             continue
-        late = calibration.error(seconds, (candidate.seconds or 0.0) / candidate.factor)
-        calibration.observe(calibration.subject(candidate.kernel, device, problem), problem.octaves, late)
-        yield Fit(problem, device, candidate.kernel.name, seconds, math.exp(late))
+        deviation = calibration.error(seconds, (candidate.seconds or 0.0) / candidate.factor)
+        calibration.observe(calibration.subject(candidate.kernel, device, problem), problem.octaves, deviation)
+        yield Measurement(problem, device, candidate.kernel.name, seconds, math.exp(deviation))
 
 
 def _seconds(candidate: Candidate, problem: Problem, patience: float) -> float:

@@ -10,17 +10,18 @@ kills the worker costs only its own time. The tuner does not try it again with t
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 from gemm.catalog import Kernel
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device, Problem
 from gemm.select import cost, probe, tuning_db
-from gemm.select.tuning_records import HERE, Record, Trial, key_of
+from gemm.select.tuning_db import HERE, Record, Trial, key_of
 from gemm.select.worker import Child, Line, timeout
-from gemm.tune import search
 
 FAST = 1.0
 """Greatest number of seconds that a fast run spends on a class of products."""
@@ -31,6 +32,19 @@ PATIENCE = 10.0
 the candidate does not count as failed."""
 HOPELESS = 4.0
 """A kernel is not searched if its first trial is more than this many times as slow as the best kernel of the class."""
+SMALL = 48
+"""A space of at most this many points is searched completely."""
+SAMPLES = 24
+"""Number of random points that the search tries in a larger space. After them it tries neighbours of the best point, as
+long as a neighbour is better."""
+MOST = 96
+"""Greatest number of points that the search tries in a larger space."""
+BETTER = 0.98
+"""A candidate replaces the best one only if candidate's time ÷ best time is less than this. Two measurements of the
+same candidate can differ by as much."""
+_LISTED = 8192  # greatest number of points that are checked against the rules; larger spaces are sampled
+
+Point = dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -101,13 +115,13 @@ class _Search:
         self.facts = facts = probe.facts(run=False)
         rates = facts.rates(row, device) if facts else None
         self.expected = cost.predict(row, device, replace(self.problem, device=device.key), rates).seconds or math.inf
-        self.size = search.size(row, names)
+        self.size = size(row, names)
         fresh = Record(row.name, shape, layout, device.driver, tuning_db.fingerprint(row))
         known = [record for record in tuning_db.stored(device) if record.identity == fresh.identity]
         self.record = known[0] if known else fresh
         seeds = [{name: choice.kernel.params[name] for name in row.space}
                  for choice in tuning_db.choices(row, device, self.problem)][:3]  # fmt: skip
-        self._proposals = search.proposals(row, names, seeds)
+        self._proposals = proposals(row, names, seeds)
         self._point = next(self._proposals, None)
 
     def run(self, until: float, best: float | None, most: int | None = None) -> Iterator[tuple[dict[str, int], Trial]]:
@@ -124,8 +138,8 @@ class _Search:
             if trial is None:
                 if time.monotonic() >= until:
                     return
-                spoiled = tuning_db.failure(self.row, self.row.tuned(point), self.device, self.problem)
-                answer = {"failed": spoiled} if spoiled else self._asked(point, self.record.params, best, until)
+                failure = tuning_db.failure(self.row, self.row.tuned(point), self.device, self.problem)
+                answer = {"failed": failure} if failure else self._asked(point, self.record.params, best, until)
                 if answer is None:
                     return
                 trial = self._learn(point, answer)
@@ -151,7 +165,7 @@ class _Search:
         else:  # both were timed in the same rounds: the effect of other load cancels out
             trial = _rounded(answer["ratio"] * best)
         record = replace(record, trials={**record.trials, key_of(point): trial})
-        if not isinstance(trial, str) and (not isinstance(best, float) or trial < search.BETTER * best):
+        if not isinstance(trial, str) and (not isinstance(best, float) or trial < BETTER * best):
             record = replace(record, params=point, seconds=_rounded(answer["seconds"]), gain=None)
         self.record = record
         tuning_db.save(self.device, [record])
@@ -172,7 +186,7 @@ class _Search:
             if answer is None or "ratio" not in answer:  # the values worked before: draw no conclusion
                 return
             seconds, gain = answer["seconds"], 1 / answer["ratio"]
-            if gain < 1 / search.BETTER:
+            if gain < 1 / BETTER:
                 best, seconds, gain = default, seconds * gain, 1.0
             record = replace(record, params=best, seconds=_rounded(seconds))
         self.record = replace(record, gain=_rounded(gain))
@@ -215,3 +229,70 @@ class _Search:
 def _rounded(seconds: float) -> float:
     """Round to four significant digits, because people read the file that stores the result."""
     return float(f"{seconds:.4g}")
+
+
+# Which parameter values to try, and in which order.
+
+
+def points(row: Kernel, names: Mapping[str, int]) -> list[Point]:
+    """Return the points of `row`'s space that its rules admit.
+
+    Args:
+        names: values of the names in the rules: the sizes of the problem and the limits of the device.
+    """
+    axes = list(row.space)
+    if math.prod(len(values) for values in row.space.values()) <= _LISTED:
+        combinations: Iterable[tuple[int, ...]] = product(*row.space.values())
+    else:
+        dice = random.Random(row.name)
+        combinations = (tuple(dice.choice(row.space[axis]) for axis in axes) for _ in range(_LISTED))
+    found = [dict(zip(axes, values, strict=True)) for values in combinations]
+    return [point for point in found if _legal(row, point, names)]
+
+
+def _legal(row: Kernel, point: Point, names: Mapping[str, int]) -> bool:
+    try:
+        return row.tuned(point).illegal(names) is None
+    except ValueError:  # the point is not in the space
+        return False
+
+
+def size(row: Kernel, names: Mapping[str, int]) -> int:
+    """Return the greatest number of points that `proposals` yields."""
+    return min(MOST, len(points(row, names)))
+
+
+def proposals(row: Kernel, names: Mapping[str, int], seeds: Iterable[Point] = ()) -> Generator[Point, float, None]:
+    """Yield points to try, each once: the catalog's point, `seeds`, then points of the space (SMALL, SAMPLES, MOST).
+
+    The caller sends the seconds of each point, or infinity if the point failed. The same seconds lead to the same
+    points. To continue an interrupted search, start again and send the known seconds.
+    """
+    legal = points(row, names)
+    default = {axis: row.params[axis] for axis in row.space}
+    small = len(legal) <= SMALL
+    listed = legal if small else random.Random(row.name).sample(legal, SAMPLES)
+    seen: dict[str, tuple[float, Point]] = {}
+    for point in (default, *seeds, *listed):
+        if key_of(point) not in seen and _legal(row, point, names):
+            seen[key_of(point)] = (yield point), point
+    best, centre = math.inf, None
+    while not small and seen and len(seen) < MOST:
+        reached, point = min(seen.values(), key=lambda tried: tried[0])
+        if centre == point or not reached < math.inf:
+            return
+        best, centre = reached, point
+        around = [near for near in _neighbours(row, centre) if key_of(near) not in seen and _legal(row, near, names)]
+        for near in around[: MOST - len(seen)]:
+            seen[key_of(near)] = (yield near), near
+            if seen[key_of(near)][0] < best:
+                break  # continue from this better point
+
+
+def _neighbours(row: Kernel, point: Point) -> list[Point]:
+    """Return the points that are one step up or down from `point` along one axis."""
+    found = []
+    for axis, values in row.space.items():
+        at = values.index(point[axis])
+        found += [{**point, axis: values[i]} for i in (at - 1, at + 1) if 0 <= i < len(values)]
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.arena import case, equal
 from conformance.checks import random, times
 from conformance.subject import chain_check, check
-from gemm.select.verify.ordered import ORDERED, bits_hash, ordered_case
+from gemm.select.verify.single import ORDERED, bits_hash, ordered_case
 
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 

@@ -13,15 +13,15 @@ from gemm.core.backend import Backend
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView, Problem
 from gemm.select.verify.regimes import name_of
-from gemm.select.verify.samples import FAR, SPARSE, brief, few_ones, lying, ones, times, types_of, wide
+from gemm.select.verify.samples import FAR, SPARSE, brief, few_ones, on_device, ones, poisoned, times, types_of, wide
 from gemm.select.verify.single import Mismatch
 
 IN_A_ROW = 8
 """Number of launches in a row: nothing waits between them, and each has its own output."""
 
 
-class _Sent:
-    """The operands of one product, in device memory.
+class Product:
+    """The operands of one product, where the backend computes, and a check of its results.
 
     Each row of a has a few elements that are 1 or -1; its other elements are 0. The elements of b are 1 or -1. The
     elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of such products is exact.
@@ -29,65 +29,68 @@ class _Sent:
 
     def __init__(self, backend: Backend, kernel: Kernel, device: Device, problem: Problem,
                  dice: np.random.Generator) -> None:  # fmt: skip
-        self.backend, self.kernel, self.device, self.problem = backend, kernel, device, problem
-        self.dtype, self.types = types_of(kernel)
-        self.lead = (problem.batch,) if problem.batch > 1 else ()
-        shape = (*self.lead, problem.m, problem.n)
-        a = few_ones(dice, self.types[0], (*self.lead, problem.m, problem.k))
-        b = ones(dice, self.types[1], (*self.lead, problem.k, problem.n), problem.layout[1])
-        c = dice.integers(0 if self.dtype.kind == "u" else -8, 9, shape, np.int8).astype(self.dtype)
+        self.backend, self.device = backend, device
+        self.dtype, types = types_of(kernel)
+        lead = (problem.batch,) if problem.batch > 1 else ()
+        a = few_ones(dice, types[0], (*lead, problem.m, problem.k))
+        b = ones(dice, types[1], (*lead, problem.k, problem.n), problem.layout[1])
+        least, shape = 0 if self.dtype.kind == "u" else -8, (*lead, problem.m, problem.n)
+        c = dice.integers(least, 9, shape, np.int8).astype(self.dtype)
         # The check compares weighted sums of each row of the result; the weights are random. A wrong element changes
         # the weighted sums of its row. The weighted sums are exact, because all numbers have few bits.
         self.weights = dice.integers(1, 1 << 10, (problem.n, 2)).astype(np.float64)
         self.right = times(a, times(b, self.weights))
         self.right_c = self.right - 2 * times(c, self.weights)
-        self.sent_a = lying(backend, device, a, problem.layout[0])
-        self.sent_b = lying(backend, device, b, problem.layout[1])
-        self.sent_c = backend.to_device(c, device)
-        self.outs: list[tuple[DeviceView, bool]] = []
+        self.sent_a = on_device(backend, device, a, problem.layout[0])
+        self.sent_b = on_device(backend, device, b, problem.layout[1])
+        self.sent_c = on_device(backend, device, c)
+        where = device.key if isinstance(self.sent_c, DeviceView) else "host"
+        self.problem = replace(problem, device=where)
 
-    def prepare(self, count: int) -> None:
-        """Make `count` outputs. Each is a window of a larger array, the frame, which is filled with a poison value.
+    def prepare(self, kernel: Kernel, count: int) -> None:
+        """Make `count` outputs of `kernel`. Every fourth one is of a product that adds c.
+
+        Each output is a window of a larger array, the frame, which is filled with a poison value.
 
         The rows of a window begin at multiples of 16 bytes.
         """
-        poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)  # NaN in floating-point types
         side, (*lead, m, n) = self._side, self.sent_c.shape
-        self.frame = np.full((*lead, m + 2, (n + 2 * side) * self.dtype.itemsize), poison).view(self.dtype)
-        self.outs = [(self.backend.to_device(self.frame, self.device), index % 4 == 3) for index in range(count)]
-        plain = replace(self.problem, device=self.device.key)
-        self.launches = [self.backend.launcher(self.kernel, self.device, x)
-                         for x in (plain, replace(plain, alpha="x", beta="x"))]  # fmt: skip
+        self.frame = poisoned(self.dtype, (*lead, m + 2, n + 2 * side))
+        self.kernel, added = kernel, replace(self.problem, alpha="x", beta="x")
+        self.outs = [(on_device(self.backend, self.device, self.frame), index % 4 == 3) for index in range(count)]
+        self.launches = {adds: self.backend.launcher(kernel, self.device, added if adds else self.problem)
+                         for _, adds in self.outs}  # fmt: skip
 
     @property
     def _side(self) -> int:
         return 16 // min(16, self.dtype.itemsize)
 
-    def window(self, frame: DeviceView) -> DeviceView:
+    def window(self, frame: Any) -> Any:
         """Return the part of a frame that the kernel must write."""
+        if isinstance(frame, np.ndarray):
+            return frame[..., 1:-1, self._side : -self._side]
         offset = frame.offset + frame.strides[-2] + self._side * frame.strides[-1]
         return replace(frame, offset=offset, shape=self.sent_c.shape)
 
     def enqueue(self, index: int) -> None:
-        """Launch the product into output `index` without waiting. Every fourth launch adds c."""
+        """Launch the product into output `index` without waiting."""
         out, adds = self.outs[index]
         c, beta = (self.sent_c, -2) if adds else (None, 0)
         self.launches[adds](self.sent_a, self.sent_b, c, self.window(out), 1, beta)
 
     def check(self, what: str) -> None:
         """Raise Mismatch unless every output is correct and nothing outside the outputs was written."""
-        where = np.s_[..., 1:-1, self._side : -self._side]
         for index, (out, adds) in enumerate(self.outs):
-            frame = self.backend.to_host(out)
-            result = frame[where]
-            told = f"{self.kernel.label} on {self.device.name}: {what}, {brief(self.problem)}, launch {index + 1}"
+            frame = self.backend.to_host(out) if isinstance(out, DeviceView) else out
+            result = self.window(frame)
+            name = f"{self.kernel.label} on {self.device.name}: {what}, {brief(self.problem)}, launch {index + 1}"
             with np.errstate(invalid="ignore", over="ignore"):
                 sums = times(result, self.weights)
             if not np.array_equal(sums, self.right_c if adds else self.right):
-                raise Mismatch(f"{told} of {len(self.outs)} in a row is wrong")
-            result[...] = self.frame[where]
+                raise Mismatch(f"{name} of {len(self.outs)} in a row is wrong")
+            result[...] = self.window(self.frame)
             if not np.array_equal(frame.view(np.uint8), self.frame.view(np.uint8)):
-                raise Mismatch(f"{told} of {len(self.outs)} in a row wrote outside its output")
+                raise Mismatch(f"{name} of {len(self.outs)} in a row wrote outside its output")
 
 
 def in_a_row(backend: Backend, device: Device, jobs: Sequence[tuple[Kernel, Problem]], seed: Sequence[int], *,
@@ -98,9 +101,9 @@ def in_a_row(backend: Backend, device: Device, jobs: Sequence[tuple[Kernel, Prob
     KernelFailed, MemoryError.
     """
     dice = np.random.default_rng(list(seed))
-    sent = [_Sent(backend, kernel, device, problem, dice) for kernel, problem in jobs]
-    for each in sent:
-        each.prepare(times)
+    sent = [Product(backend, kernel, device, problem, dice) for kernel, problem in jobs]
+    for each, (kernel, _) in zip(sent, jobs, strict=True):
+        each.prepare(kernel, times)
     backend.synchronize(device)
     for index in range(times):
         for each in sent:
@@ -157,19 +160,15 @@ class _Chain:
         self.e, self.g = few_ones(dice, self.dtype, (_NARROW, n), 1).T, few_ones(dice, self.dtype, (_NARROW, m), 1)
         self.xs = [matmul(wide(u), wide(self.v[:, self.places])) for u in self.us]
 
-    def _send(self, x: np.ndarray, letter: str = "N") -> DeviceView:
-        return lying(self.backend, self.device, x, letter)
+    def _send(self, x: np.ndarray, letter: str = "N") -> Any:
+        return on_device(self.backend, self.device, x, letter)
 
     def _spread(self, x: np.ndarray) -> np.ndarray:
         """Return the full matrix: the columns of `x` at `self.places`, and 0 elsewhere."""
-        m, k, turned = self.problem.m, self.problem.k, self.problem.layout[0] == "T"
-        whole = np.zeros((k, m), self.types[0]).T if turned else np.zeros((m, k), self.types[0])
+        m, k, transposed = self.problem.m, self.problem.k, self.problem.layout[0] == "T"
+        whole = np.zeros((k, m), self.types[0]).T if transposed else np.zeros((m, k), self.types[0])
         whole[:, self.places] = x
         return whole
-
-    def _poisoned(self, rows: int, columns: int) -> DeviceView:
-        poison = np.uint8(0xA5 if self.dtype.kind in "iu" else 0xFF)
-        return self._send(np.full((rows, columns * self.dtype.itemsize), poison).view(self.dtype))
 
     def _multiply(self, row: Kernel, left: DeviceView, right: DeviceView, out: DeviceView) -> None:
         names = tuple(types_of(row)[1][at].name for at in (0, 1)) if row.inputs else ()
@@ -185,9 +184,9 @@ class _Chain:
         us, v, b = [self._send(u) for u in self.us], self._send(self.v), self._send(self.b, letters[1])
         e, g = self._send(self.e), self._send(self.g)
         xs = [self._send(self._spread(x), letters[0]) for x in self.xs[: 1 + (self.first is None)]]
-        c = _far(self.backend, self.device, self.dtype, m, n) if far else self._poisoned(m, n)
-        self.ds = [self._poisoned(m, _NARROW) for _ in us]
-        self.fs = [self._poisoned(_NARROW, n) for _ in us]
+        c = _far(self.backend, self.device, self.dtype, m, n) if far else self._send(poisoned(self.dtype, (m, n)))
+        self.ds = [self._send(poisoned(self.dtype, (m, _NARROW))) for _ in us]
+        self.fs = [self._send(poisoned(self.dtype, (_NARROW, n))) for _ in us]
         self.backend.synchronize(self.device)
         for turn, (u, d, f) in enumerate(zip(us, self.ds, self.fs, strict=True)):
             x = xs[turn % len(xs)]
@@ -197,27 +196,27 @@ class _Chain:
             self._multiply(self.second, c, e, d)
             self._multiply(self.second, g, c, f)
 
-    def check(self, told: str) -> None:
+    def check(self, what: str) -> None:
         """Raise Mismatch unless d and f are correct both times."""
         rows, e, g = wide(self.b[self.places]), wide(self.e), wide(self.g)
         for turn, (x, d, f) in enumerate(zip(self.xs, self.ds, self.fs, strict=True)):
             right = {"d = c·e": (d, matmul(x, matmul(rows, e))), "f = g·c": (f, matmul(matmul(g, x), rows))}
             for name, (view, expected) in right.items():
                 if not np.array_equal(wide(self.backend.to_host(view)), expected):
-                    raise Mismatch(f"{told}: {name} is wrong the {('first', 'second')[turn]} time")
+                    raise Mismatch(f"{what}: {name} is wrong the {('first', 'second')[turn]} time")
 
 
-def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, seed: Sequence[int], *,
-          second: Kernel | None = None, far: bool = False) -> bool:  # fmt: skip
+def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], problem: Problem, seed: Sequence[int], *,
+          far: bool = False) -> bool:  # fmt: skip
     """Launch a chain of dependent products twice without waiting, then compare all results.
 
         x = u·v, c = x·b, d = c·e, f = g·c
 
     The second time has another u. It overwrites x and c while products of the first time may still read them.
 
-    - `kernel` computes c.
-    - `second` computes d and f. It defaults to `kernel` if `kernel` can multiply its own results, else to the simplest
-      kernel of their type.
+    - The first of `kernels` computes c.
+    - The second one computes d and f. If it is missing or None, the first one does so if it can multiply its own
+      results, else the simplest kernel of their type.
     - The simplest kernel of the type of x computes x. If there is none, x is not computed: two versions of x are copied
       to the device.
 
@@ -233,14 +232,15 @@ def chain(backend: Backend, device: Device, kernel: Kernel, problem: Problem, se
     Raises:
         Mismatch, KernelFailed, MemoryError.
     """
-    if unlinked(kernel, device, second) or problem.batch > 1:
-        return False
+    kernel, second = kernels[0], (*kernels[1:], None)[0]
+    assert kernel is not None
     second = second or _next(kernel)
-    assert second is not None
+    if second is None or unlinked(kernel, device, second) or problem.batch > 1:
+        return False
     links = _Chain(backend, device, (kernel, second), problem, np.random.default_rng(list(seed)))
     links.enqueue(far=far)
-    apart = " far apart" * far
-    links.check(f"{kernel.label} on {device.name}: a chain with {second.label}, c of {brief(problem)}{apart}")
+    distance = " far apart" * far
+    links.check(f"{kernel.label} on {device.name}: a chain with {second.label}, c of {brief(problem)}{distance}")
     return True
 
 

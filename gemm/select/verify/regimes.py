@@ -9,6 +9,7 @@ on the row of the catalog and the properties of the Device.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -57,28 +58,20 @@ def units_of(device: Device) -> int:
 
 def launched(kernel: Kernel, device: Device, problem: Problem) -> Launched:
     """Return how `kernel` computes `problem` on `device`, which must report its number of units."""
-    m, n = problem.m, problem.n
+    m, n, k, ordered, units = problem.m, problem.n, problem.k, problem.reproducible, units_of(device)
     if kernel.swaps(m, n, problem.layout):
         m, n = n, m
-    return _launched(kernel, device, m, n, problem.k, problem.batch, problem.reproducible)
-
-
-def _launched(kernel: Kernel, device: Device, m: int, n: int, k: int, batch: int, ordered: bool) -> Launched:
-    units, p = units_of(device), kernel.params
     if "sm_count" not in device.limits:
-        tiles = kernel.groups(m, n, batch)
+        tiles = kernel.groups(m, n, problem.batch)
         share = k if ordered else kernel.share(k, tiles, units)
         return Launched(tiles, units, -(-k // share), False)
-    tiles, members = launch_arithmetic.groups(kernel, m, n, batch), p.get("MULTICAST", 1)
+    tiles, members = launch_arithmetic.groups(kernel, m, n, problem.batch), kernel.params.get("MULTICAST", 1)
     parts = 1 if ordered else launch_arithmetic.parts(kernel, tiles, k, units)
-    joined = members * (
-        parts if launch_arithmetic.OVERLAPPING in device.features else 1
-    )  # before Hopper, each part is a separate block
-    at_once = max(
-        1, launch_arithmetic.room(units, launch_arithmetic.resident(kernel), joined) * joined // (members * parts)
-    )
+    separate = launch_arithmetic.OVERLAPPING not in device.features  # before Hopper, each part is a separate block
+    joined = members if separate else members * parts
+    room = launch_arithmetic.room(units, launch_arithmetic.resident(kernel), joined)
     shared = not ordered and parts == 1 and launch_arithmetic.shared(kernel, tiles, k, units) > 0
-    return Launched(tiles, at_once, parts, shared)
+    return Launched(tiles, max(1, room * joined // (members * parts)), parts, shared)
 
 
 def name_of(kernel: Kernel, device: Device, problem: Problem) -> str:
@@ -108,15 +101,17 @@ def regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
 def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
-        way = launched(kernel, device, problem)
-        name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), _elements(problem))
+        way, (m, n, k) = launched(kernel, device, problem), (problem.m, problem.n, problem.k)
+        # A check takes most of its time to make and to compare the elements of a, b and of 8 outputs.
+        elements = problem.batch * (m * k + k * n + 8 * m * n)
+        name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), elements)
         if name not in best or rank < best[name][0]:
             best[name] = rank, problem
     found = {name: problem for name, (_, problem) in best.items()}
     cut = [x for name, x in found.items() if not name.startswith("k whole")]
     if cut and kernel.ordered and not set(kernel.ordered_needs) - device.features:
         least = min(cut, key=lambda x: x.flops)
-        found["reproducible"] = Problem(**{**least.__dict__, "reproducible": True})
+        found["reproducible"] = replace(least, reproducible=True)
     return found
 
 
@@ -129,15 +124,6 @@ def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
     few = way.tiles < 2 * way.at_once if way.tiles > way.at_once else 2 * way.tiles < way.at_once
     ring = kernel.params.get("STAGES", 0) * kernel.params.get("BK", 1)
     return few + (problem.k < (ring + kernel.params.get("BK", 1)) * way.parts)
-
-
-def _elements(problem: Problem) -> int:
-    """Return the number of elements of a, b and the outputs of launches in a row.
-
-    A check takes most of its time to make and to compare these elements.
-    """
-    m, n, k = problem.m, problem.n, problem.k
-    return problem.batch * (m * k + k * n + 8 * m * n)
 
 
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
@@ -159,7 +145,9 @@ def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
         for steps in STEPS:
             for batch, m, n in shapes:
                 if batch == 1 or p.get("blocks") or p.get("STACK"):
-                    yield _problem(kernel, m, n, (steps - 1) * depth + max(1, depth // 2), batch)
+                    k = (steps - 1) * depth + max(1, depth // 2)
+                    yield Problem(kernel.dtype, m, n, k, batch, _layout(kernel), precision=kernel.precision,
+                                  inputs=kernel.inputs)  # fmt: skip
 
 
 def _shape(kernel: Kernel, count: int, batch: int) -> tuple[int, int, int] | None:
@@ -188,7 +176,3 @@ def _layout(kernel: Kernel) -> str:
     """Return the layout in which the kernel reads a and b without copying them."""
     a, b = (kernel.params.get(f"{x}_lies", 3) for x in "ab")
     return ("T" if a == 2 else "N") + ("T" if b == 1 else "N") + "N"
-
-
-def _problem(kernel: Kernel, m: int, n: int, k: int, batch: int) -> Problem:
-    return Problem(kernel.dtype, m, n, k, batch, _layout(kernel), precision=kernel.precision, inputs=kernel.inputs)

@@ -67,6 +67,12 @@ def few_ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, 
     return found
 
 
+def poisoned(dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array for results, filled with a value that no product has: NaN, or bytes of 0xA5 in integers."""
+    poison = np.uint8(0xA5 if dtype.kind in "iu" else 0xFF)
+    return np.full((*shape[:-1], shape[-1] * dtype.itemsize), poison).view(dtype)
+
+
 def wide(x: np.ndarray) -> np.ndarray:
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
@@ -78,9 +84,19 @@ def times(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, -2)
 
 
-def lying(backend: Backend, device: Device, x: np.ndarray, letter: str) -> DeviceView:
-    """Copy `x` to device memory, contiguous along its last axis, or along its second-last axis if `letter` is "T"."""
-    return backend.to_device(np.swapaxes(x, -1, -2), device).mT if letter == "T" else backend.to_device(x, device)
+def on_device(backend: Backend, device: Device, x: np.ndarray, letter: str = "N") -> Any:
+    """Copy `x` to where the backend computes: a DeviceView in device memory, or an array if it computes in host memory.
+
+    Args:
+        letter: the layout of the copy; "T" means contiguous along the second-last axis.
+    """
+    if letter == "T":
+        copy = on_device(backend, device, np.swapaxes(x, -1, -2))
+        return copy.mT if isinstance(copy, DeviceView) else np.swapaxes(copy, -1, -2)
+    try:
+        return backend.to_device(x, device)
+    except TypeError:  # the backend has no device memory
+        return np.array(x, order="C")
 
 
 def brief(problem: Problem) -> str:

@@ -18,21 +18,14 @@ from gemm.core.backend import Backend
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, Problem
 from gemm.select.verify.launches import IN_A_ROW, chain, in_a_row, unable, unlinked
-from gemm.select.verify.ordered import check_bits, has_bits
 from gemm.select.verify.regimes import BATCHED, regimes, units_of
 from gemm.select.verify.samples import FAR, brief, ones, types_of, wide
-from gemm.select.verify.single import FULL, QUICK, Mismatch, beyond, check_single
+from gemm.select.verify.single import FULL, QUICK, Mismatch, beyond, check_bits, check_single, has_bits
 
 BEYOND = "beyond 2**31 elements"
 """Name of the check of offsets that do not fit into 32 bits."""
-
-
-def far_bytes(kernel: Kernel, device: Device) -> int:
-    """Return the device memory, in bytes, that the check of a chain with offsets beyond 2**31 elements needs.
-
-    Returns 0 if the device cannot run the check (see `too_far`).
-    """
-    return 0 if too_far(kernel, device) else _far_size(kernel)
+Check = tuple[str, Callable[[], object]]
+"""The name of a check, and a function that raises Mismatch if the check fails."""
 
 
 def too_far(kernel: Kernel, device: Device) -> str:
@@ -40,7 +33,7 @@ def too_far(kernel: Kernel, device: Device) -> str:
 
     The check runs only if the device has four times the memory that the check needs.
     """
-    needed, limits = _far_size(kernel), device.limits
+    needed, limits = int(1.1 * FAR) * types_of(kernel)[0].itemsize, device.limits
     there = limits.get("memory_bytes") or limits.get("global_memory", 0)
     if needed > limits.get("max_alloc", needed):
         return f"it takes {needed / 1e9:.1f} GB at once, and the device gives {limits['max_alloc'] / 1e9:.1f} GB"
@@ -48,10 +41,6 @@ def too_far(kernel: Kernel, device: Device) -> str:
         has = f"has {there / 1e9:.1f} GB" if there else "does not say what it has"
         return f"it takes {needed / 1e9:.1f} GB, and a device is to have four times that; this one {has}"
     return ""
-
-
-def _far_size(kernel: Kernel) -> int:
-    return int(1.1 * FAR) * types_of(kernel)[0].itemsize
 
 
 def promised(kernel: Kernel) -> np.ndarray | None:
@@ -92,20 +81,11 @@ def check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
 
 def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
     """Run the short list of checks: raise Mismatch or KernelFailed unless `kernel` passes."""
-    for _ in checks(backend, kernel, device, full=False):
-        pass
-
-
-def checks(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> Iterator[str]:
-    """Run the checks in order and yield the name of each check that passes. The first failure raises Mismatch."""
-    for name, check in planned(backend, kernel, device, full=full):
+    for _, check in planned(backend, kernel, device, full=False):
         check()
-        yield name
 
 
-def planned(
-    backend: Backend, kernel: Kernel, device: Device, *, full: bool = True
-) -> list[tuple[str, Callable[[], object]]]:
+def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> list[Check]:
     """Return the checks as (name, function) in their order. A function raises Mismatch if its check fails.
 
     All kernels have checks of single products against the error bound. If the device reports its number of units, there
@@ -124,31 +104,34 @@ def planned(
     missing.
     """
     cases = (FULL if full else QUICK) + beyond(kernel)
-    found: list[tuple[str, Callable[[], object]]] = [
-        (str(case), partial(check_single, backend, kernel, device, case)) for case in cases
-    ]
+    found: list[Check] = [(str(case), partial(check_single, backend, kernel, device, case)) for case in cases]
     ways = regimes(kernel, device)
     times = IN_A_ROW if full or kernel.lazy_verify else 2
     for name, problem in ways.items():
         if not full and name.endswith(BATCHED):
             continue
         found.append((name, partial(in_a_row, backend, device, [(kernel, problem)], (1,), times=times)))
-    single = _links(ways)
-    if single and not unlinked(kernel, device):
-        several = [problem for name, problem in single.items() if "one wave" not in name] or [*single.values()]
-        easiest, *_, hardest = sorted((several[0], *several), key=lambda problem: problem.flops)
-        found.append(("a chain", partial(chain, backend, device, kernel, hardest if full else easiest, (2,))))
-        if full:
-            plain = simplest(kernel.backend, kernel.dtype)
-            across = partial(chain, backend, device, kernel, hardest, (3,), second=plain)
-            found.append(("a chain with the simplest kernel", across))
-        if full and far_bytes(kernel, device):
-            found.append((BEYOND, partial(chain, backend, device, kernel, hardest, (4,), far=True)))
+    if _links(ways) and not unlinked(kernel, device):
+        found += _chains(backend, kernel, device, _links(ways), full=full)
     if full and kernel.backend in HOST_BACKENDS and promised(kernel) is not None:
         found.append((BEYOND, partial(check_far, backend, kernel, device)))
     if has_bits(kernel, device):
         found.append(("ordered bits", partial(check_bits, backend, kernel, device)))
     return found
+
+
+def _chains(
+    backend: Backend, kernel: Kernel, device: Device, single: dict[str, Problem], *, full: bool
+) -> Iterator[Check]:
+    """Yield the checks of chains, each with one of the regimes `single`."""
+    several = [problem for name, problem in single.items() if "one wave" not in name] or [*single.values()]
+    easiest, *_, hardest = sorted((several[0], *several), key=lambda problem: problem.flops)
+    yield "a chain", partial(chain, backend, device, (kernel,), hardest if full else easiest, (2,))
+    if full:
+        plain = simplest(kernel.backend, kernel.dtype)
+        yield "a chain with the simplest kernel", partial(chain, backend, device, (kernel, plain), hardest, (3,))
+    if full and not too_far(kernel, device):
+        yield BEYOND, partial(chain, backend, device, (kernel,), hardest, (4,), far=True)
 
 
 def _links(ways: dict[str, Problem]) -> dict[str, Problem]:
@@ -186,16 +169,16 @@ def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds:
         jobs = [(kernel, _varied(kernel, device, dice)) for kernel in some]
         if dice.integers(3):
             in_a_row(backend, device, jobs, (seed, number), times=IN_A_ROW)
-            told = "in a row: " + ", ".join(f"{kernel.label} {brief(problem)}" for kernel, problem in jobs)
+            what = "in a row: " + ", ".join(f"{kernel.label} {brief(problem)}" for kernel, problem in jobs)
         else:
             kernel, problem = jobs[0]
             seconds_of = [x for x in able if (x.dtype, x.inputs) == (kernel.dtype, ())]
             second = seconds_of[dice.integers(len(seconds_of))] if seconds_of else None
-            if not chain(backend, device, kernel, problem, (seed, number), second=second):
+            if not chain(backend, device, (kernel, second), problem, (seed, number)):
                 number += 1
                 continue
-            told = f"chain: {kernel.label} {brief(problem)}" + (f", {second.label}" if second else "")
-        yield told
+            what = f"chain: {kernel.label} {brief(problem)}" + (f", {second.label}" if second else "")
+        yield what
         number += 1
 
 
