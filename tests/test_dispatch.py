@@ -430,7 +430,7 @@ class Evil(Backend):
 CUSTOMIZE = """
 import gemm.catalog as catalog
 catalog.BACKENDS["evil"] = "evil:Evil"
-catalog.KERNELS = (*[row for row in catalog.KERNELS if row.backend == "cpu"],
+catalog.KERNELS = (*[row for row in catalog.KERNELS if row.name == "sgemm_scalar_4x4"],
                    catalog.Kernel("sgemm_evil_1x1", "evil", "evil", "float32", "none.c", ordered=False))
 for name in ("opencl", "cuda"):
     del catalog.BACKENDS[name]
