@@ -64,8 +64,8 @@ KERNELS: tuple[Kernel, ...] = (
     *CPU,
     *OPENCL,
     *CUDA,
-    *(replace(typed_row(f"{letter}gemm_numpy_blas", "numpy", "gemm/backends/numpy.py", "numpy.matmul, by NumPy's BLAS",
-                        ordered=False, gflops=20, startup=10, suits=PLAIN), third_party=True) for letter in "sd"),
+    *(typed_row(f"{letter}gemm_numpy_blas", "numpy", "gemm/backends/numpy.py", "numpy.matmul, by NumPy's BLAS",
+                ordered=False, gflops=20, startup=10, suits=PLAIN, third_party=True) for letter in "sd"),
     Kernel("gemm_numpy_reference", "numpy", "reference", "*", "gemm/backends/numpy.py", ordered=False,
            gflops=20, about="numpy.matmul and the epilogue; every dtype"),
 )  # fmt: skip

@@ -211,12 +211,17 @@ def typed_row(name: str, backend: str, source: str, about: str, **given: Any) ->
     """A row whose types and target are taken from its name.
 
     Args:
-        given: attributes of Kernel; all other names are parameters of the row (Kernel.params).
+        given: attributes of Kernel; all other names are parameters of the row (Kernel.params), which are ints.
+
+    Raises:
+        TypeError: a parameter is no int; its name may be a misspelt attribute.
     """
     op, target, _ = name.split("_", 2)
     dtype, inputs = TYPES[op.removesuffix("gemm")]
     ordered = given.pop("ordered", True) and "float" in dtype and given.get("precision", "highest") == "highest"
     attributes = {key: value for key, value in given.items() if key in _FIELDS}
     params = {key: value for key, value in given.items() if key not in _FIELDS}
+    if strange := [key for key, value in params.items() if type(value) is not int]:
+        raise TypeError(f"{name}: {', '.join(strange)}: neither an attribute of Kernel nor an int")
     return Kernel(name, backend, target, dtype, source, params=params, ordered=ordered, about=about, inputs=inputs,
                   **attributes)  # fmt: skip
