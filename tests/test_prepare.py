@@ -172,7 +172,7 @@ def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch):
         patch.setattr(module, "BY_NAME", {})
         with pytest.raises(gemm.BackendUnavailable, match="a kernel that is not known here"):
             pickle.loads(packed)
-    monkeypatch.setattr(module.execute, "unavailable", lambda *_: "needs avx2049")
+    monkeypatch.setattr(module.candidates, "unavailable", lambda *_: "needs avx2049")
     with pytest.raises(gemm.BackendUnavailable, match="needs avx2049"):
         pickle.loads(packed)
 
