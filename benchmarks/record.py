@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--require", default="cpu", help="backends whose tests must not be skipped")
     parser.add_argument("--sizes", default="256,512,1024,2048,4096")
-    parser.add_argument("--tests", default="tests/conformance tests/test_cuda_backend.py tests/test_opencl_backend.py")
+    parser.add_argument("--tests", default="tests/conformance tests/backends/cuda tests/backends/opencl")
     options = parser.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@
 #    5.3 these rows combine the parts of a split k through memory. One row of each source has all thin checks; all other
 #    rows have the checks that find wrong tiles and strides.
 # 2. One check of a row of each source, with a search for races. Rows with large tiles take too long for this search and
-#    are skipped; tests/test_cuda_races.py tests small tiles instead.
+#    are skipped; tests/backends/cuda/test_cuda_races.py tests small tiles instead.
 # 3. Batched products of device arrays.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install g++
@@ -27,4 +27,4 @@ emulated cuda-machine-53 5.3 "not any(need.startswith('sm_') for need in row.nee
     export GEMM_CACHE_DIR=$CI_WORK/cuda-machine-races # kernels are compiled differently for the search for races
     "$PYTHON" -m pytest tests/conformance -q -n 2 --thin -k "cuda and tile_edges and not wgmma and not kmajor" --timeout 600
 )
-"$PYTHON" -m pytest tests/test_batching_resident.py --cuda-machine 9.0 -q --timeout 300
+"$PYTHON" -m pytest tests/extras/test_batching_resident.py --cuda-machine 9.0 -q --timeout 300

@@ -27,7 +27,7 @@ conform() { # CPU NAME ROWS [hashes]: run the suite; with the word "hashes", als
         python source/ci/facts.py >"reports/$1.facts.json"
         [[ $3 != hashes ]] || python -m gemm verify --backends cpu --hashes --json "reports/$1.hashes.json"
         python source/ci/check_wheel.py -n 2 -q --thin --rows "$2" -k "$4" --require=neon --kernel-report "reports/$1.kernels.json"
-        [[ $3 != hashes ]] || python -m pytest -q source/tests/test_c_products.py -k "c-row or bits"
+        [[ $3 != hashes ]] || python -m pytest -q source/tests/backends/cpu/test_c_products.py -k "c-row or bits"
     ' bash "$2" "$3" "${4:-}" "$(remembered sgemm_neon_8x12)"
 }
 

@@ -28,7 +28,7 @@ say "the conformance suite from the wheel"
 PATH=$work/venv/bin python "$work/source/ci/check_wheel.py" -n 2 -q --thin --require=cpu \
     --rows "$(kernels 'row.backend == "cpu"')" -k "$(remembered sgemm_scalar_4x4)"
 say "from the wheel: tests of failures and of imports"
-"$work/venv/bin/python" -m pytest -n 2 -q "$work"/source/tests/test_{faults,late,import}.py
+"$work/venv/bin/python" -m pytest -n 2 -q "$work"/source/tests/{execute/test_faults,select/test_late,test_import}.py
 
 oldest=$(requirements - numpy | sed 's/>=\(.*\)/==\1.*/')
 say "the wheel with $oldest"

@@ -6,6 +6,6 @@ mapfile -t tools < <(requirements test pytest pytest-timeout hypothesis ml_dtype
 venv "$CI_WORK/scale/venv" -e "$CI_WORK/scale/source[scale,opencl-cpu]" "${tools[@]}"
 
 cd "$CI_WORK/scale/source"
-"$CI_WORK/scale/venv/bin/python" -m pytest -q -rs tests/test_dask.py tests/test_dask_distributed.py tests/test_scale_out.py tests/test_chain.py |
+"$CI_WORK/scale/venv/bin/python" -m pytest -q -rs tests/dask_arrays/test_dask.py tests/dask_arrays/test_dask_distributed.py tests/dask_arrays/test_scale_out.py tests/extras/test_chain.py |
     tee "$CI_WORK/scale/report.txt"
 ! grep -E '^SKIPPED' "$CI_WORK/scale/report.txt" || die "a test was skipped, and no other job runs it"

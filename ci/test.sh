@@ -1,7 +1,7 @@
 # Run README.md's test command and its run command exactly as written, each in its own copy of the checkout.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 test_command=$(readme test) run_command=$(readme run)
-apt_install gcc g++ ccache libc6-dev python3-dev python3-venv # tests/test_cuda_machine.py needs g++
+apt_install gcc g++ ccache libc6-dev python3-dev python3-venv # tests/backends/cuda/test_cuda_machine.py needs g++
 
 copy_source "$CI_WORK/test"
 cd "$CI_WORK/test"

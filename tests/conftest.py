@@ -24,7 +24,11 @@ import hypothesis
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # the oracle and the checks are shared by several test modules
+# The oracle, the checks and the tables of faults are shared by several test modules.
+sys.path.insert(0, str(Path(__file__).parent / "backends" / "cuda"))
+sys.path.insert(0, str(Path(__file__).parent / "select"))
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # some tests are of what is measured there
 
 import cuda_machine
@@ -183,7 +187,7 @@ def _variants(row, dtype, *, every):
     if backend == "cpu":
         # Calls that repeat or wait go one way for all kernels: one kernel of each type shows it, and float32's others.
         later = ["repeated", "pending"] if row.target == "scalar" or (dtype == "float32" and not row.inputs) else []
-        # uint64 has no common type with the checks' own sums, int64; tests/test_call_surface.py multiplies it
+        # uint64 has no common type with the checks' own sums, int64; tests/frontend/test_call_surface.py multiplies it
         # gemm.prepare makes b what is summed, so that there is none for rows whose operands are of another type
         prepares = ["prepared"] if not row.inputs else []
         return ["", *later, *prepares, *(["unsigned"] if dtype in ("int8", "int16", "int32") else [])]

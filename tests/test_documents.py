@@ -19,7 +19,7 @@ from gemm.frontend import report
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_SESSIONS = [page for page in PAGES if sessions.session(page) and page.name != "zero-copy.md"]
-"""zero-copy.md wants an OpenCL device that shares the host's memory: tests/test_zero_copy.py."""
+"""zero-copy.md wants an OpenCL device that shares the host's memory: tests/extras/test_zero_copy.py."""
 
 
 @pytest.mark.parametrize("page", WITH_SESSIONS, ids=lambda page: page.name)
@@ -171,5 +171,5 @@ def test_the_worked_kernel(command, copy):
 @pytest.mark.slow
 def test_the_worked_kernel_keeps_the_rules_of_the_house(copy):
     """Its name, and its defaults, which are its row's."""
-    done = run("-m pytest -q tests/test_sources.py -k strip", copy)
+    done = run("-m pytest -q tests/core/test_sources.py -k strip", copy)
     assert "3 passed" in done

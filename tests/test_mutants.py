@@ -129,7 +129,8 @@ def test_the_faults_are_many_in_every_area_and_all_but_a_few_are_killed():
     print(f"{'area':12} planted  killed")
     for area in AREAS:
         print(f"{area:12} {planted[area]:7} {planted[area] - survivors[area]:7}")
-    print(f"{'races (CUDA)':12} {len(RACES):7} {len(RACES):7}  by tests/test_cuda_races.py, which plants them itself")
+    races = f"{len(RACES):7} {len(RACES):7}"
+    print(f"{'races (CUDA)':12} {races}  by tests/backends/cuda/test_cuda_races.py, which plants them itself")
     assert planted.keys() == {*AREAS}
     assert min(planted.values()) >= 10
     assert survivors.total() <= 0.05 * len(MUTANTS)

@@ -11,8 +11,8 @@
 // never wait for additions.
 //
 // |error| <= (k + 48) 2^-24 |a| |b|. With float16, the error of gemm_cuda_split is added: elements that are at most
-// 2^-17 times the largest element of their row (column) lose up to 2^-39 of the largest. tests/test_emulated.py models
-// the kernel; the errors that it measures are far smaller.
+// 2^-17 times the largest element of their row (column) lose up to 2^-39 of the largest. test_emulated.py models the
+// kernel; the errors that it measures are far smaller.
 //
 // Rows of a and columns of b are scaled by powers of two. The results are scaled back without loss. If the row of a or
 // the column of b of a result contains an infinity or NaN, the kernel computes this result again from the planes, with

@@ -9,7 +9,6 @@ without any dependency.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 

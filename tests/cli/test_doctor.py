@@ -25,7 +25,7 @@ from gemm.core import disk_cache, errors
 from gemm.core.engine import engine
 from gemm.select import probe, worker
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="drivers are told of by files")
 Usage = namedtuple("Usage", "total used free")
 

@@ -24,7 +24,7 @@ from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Problem
 from gemm.select import choice, probe, verification
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
 try:
     WHY = "" if OpenCLBackend().devices() else "no device"
 except BackendUnavailable as error:
@@ -68,7 +68,7 @@ assert execute.choose(Problem("float32", 600, 700, 500)).kernel.name == NAIVE
 @pytest.fixture(scope="session")
 def layer(tmp_path_factory):
     library = tmp_path_factory.mktemp("layer") / "failing.so"
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, HERE / "drivers" / "failing.c"], check=True)
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, TESTS / "drivers" / "failing.c"], check=True)
     return library
 
 

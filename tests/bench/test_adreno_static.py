@@ -10,7 +10,7 @@ import pytest
 
 from gemm.catalog import KERNELS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = [row for row in KERNELS if row.target == "adreno"]
 
 # Answers as the tool does, and the worse the more its kernel's name says so; notes its arguments beside itself.

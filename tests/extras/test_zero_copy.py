@@ -422,7 +422,7 @@ def test_an_operand_is_not_lent_twice_by_one_thread(monkeypatch):
 
 
 def test_the_documents_session():
-    session = sessions.session(Path(__file__).parents[1] / "docs" / "zero-copy.md")
+    session = sessions.session(Path(__file__).parents[2] / "docs" / "zero-copy.md")
     assert sessions.run(session.replace("opencl:0", HERE), "zero-copy.md") >= 10
 
 

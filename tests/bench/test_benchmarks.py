@@ -17,7 +17,7 @@ from gemm.catalog import KERNELS
 from gemm.core.problem import Problem
 from gemm.select import choice, probe
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"family", "dtype", "threads", "m", "n", "k", "batch", "layout", "kernel", "ratios", "spreads", "best_peer",
           "ratio", "seconds", "gflops", "cores", "settling", "repeats", "worst_error", "samples"}  # fmt: skip
 PLAIN = {"percent_of_peak", "percent_of_read"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RUN, MOST = 512, 16384  # products a job, and at most
 SIZE = 64  # bytes of an operand
 A, B, C, OUT = range(4)

@@ -15,7 +15,7 @@ from helpers import rand
 import gemm
 from gemm.frontend import plan_cache
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in Linux's /proc")
 
 PRELUDE = """

@@ -1,7 +1,7 @@
 """The CUDA backend below the public face, on a GPU, or on the emulated one (tests/cuda_machine) where there is none.
 
-The conformance suite holds the kernels to the numerical contract, tests/test_cuda_recipe.py what they are handed; here
-are compilation and its cache, devices, streams, faults, repeated products and prepared matrices.
+The conformance suite holds the kernels to the numerical contract. test_cuda_recipe.py checks what the kernels are
+handed. This file tests compilation and its cache, devices, streams, faults, repeated products and prepared matrices.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ from gemm.core.problem import Problem
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 TILE = BY_NAME["sgemm_cuda_tile"]
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def absent(request, reason):
@@ -423,7 +423,7 @@ def test_products_are_captured_into_graphs(backend, device, streams):
 
 
 REPEATED = """
-sys.path.insert(0, "tests")  # where pytest runs, at the root
+sys.path[:0] = ["tests", "tests/backends/cuda"]  # pytest runs at the root
 import repeated
 there = registry.backend("cuda")
 array = lambda x: there.to_device(np.ascontiguousarray(x), there.devices()[0]).owner

@@ -2,7 +2,7 @@
 
 A backend with two kernels is planted where dispatch asks for backends; the sooner kernel fails as it is told. What
 PoCL's driver can be made to do is injected at pyopencl's border. Drivers that end, hang or lose a process:
-tests/test_late.py, tests/test_dispatch.py and tests/test_opencl_faults.py.
+tests/select/test_late.py, tests/select/test_dispatch.py and tests/backends/opencl/test_opencl_faults.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from gemm.backends.cuda.pinned import Slot
 
 native = pytest.importorskip("gemm._memo")
 COUNT = 300
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 class Array:

@@ -1,6 +1,6 @@
 """The emulated CUDA machine itself: its copies against models in NumPy, and that it finds mistakes.
 
-Its tensor cores show their mistakes in tests/test_cuda_kmajor.py and tests/test_cuda_races.py, where kernels use them.
+Its tensor cores show their mistakes in test_cuda_kmajor.py and test_cuda_races.py, where kernels use them.
 """
 
 import re
@@ -447,7 +447,7 @@ def test_graphs_replay_what_a_stream_captured(machine):
 
 
 def test_every_function_of_ptx_is_emulated():
-    emulated = Path(__file__).with_name("cuda_machine").joinpath("ptx.h").read_text(encoding="utf-8")
+    emulated = Path(__file__).parents[2].joinpath("cuda_machine", "ptx.h").read_text(encoding="utf-8")
     known = set(re.findall(r"\b(\w+)\(", emulated)) | set(re.findall(r"MACHINE_WGMMA\((\w+)", emulated))
     known |= {f"ldmatrix_x{count}{way}" for count in (1, 2, 4) for way in ("", "_trans")}
     for name in ("ptx.cuh", "ptx_sm90.cuh", "wgmma.cuh"):

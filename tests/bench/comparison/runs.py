@@ -9,7 +9,7 @@ from gemm.bench.peers.devices import DevicePeer
 from gemm.cli import main
 from gemm.core.problem import Device
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HOST = ["bench", "--compare", "--quick", "--backends", "cpu,numpy", "--peers", "none"]
 
 

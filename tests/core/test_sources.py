@@ -175,7 +175,7 @@ def test_run_time_compiled_sources_are_found(row):
 @pytest.mark.parametrize("row", KERNELS, ids=lambda r: r.name)
 def test_catalog_files_and_names_agree(row):
     """File stem = entry point, which begins the row's name, up to the type letter that a shared source generalises."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     assert (root / row.source).is_file()
     stem = Path(row.source).stem
     generalised = "gemm" + row.name.partition("gemm")[2]
