@@ -21,7 +21,10 @@ from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
 
 
 def _features() -> frozenset[str]:
-    """Return the CPU's instruction sets. GEMM_CPU_ISA restricts them to those that the named target needs."""
+    """Return the CPU's instruction sets. If GEMM_CPU_ISA names a target, return only those that the target needs.
+
+    Raises BackendUnavailable if there is no such target, or if the CPU lacks an instruction set that it needs.
+    """
     found = features()
     wish = os.environ.get("GEMM_CPU_ISA")
     if not wish:
@@ -54,7 +57,7 @@ def _cpu_name() -> str:
 
 
 class CpuBackend(Backend):
-    """Micro-kernels for scalar C, NEON, AVX2 and AVX-512 in one cache-blocked, threaded driver."""
+    """Micro-kernels for scalar C, NEON, AVX2 and AVX-512. One cache-blocked, threaded driver calls all of them."""
 
     name: ClassVar[str] = "cpu"
 
@@ -77,9 +80,9 @@ class CpuBackend(Backend):
         return self._devices
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
-        """Return a launch of `kernel` for the sizes of `problem`."""
+        """Return a launch of `kernel` for products with the m, n and k of `problem`."""
         loaded = engine()
-        if missing := set(kernel.needs) - device.features:  # the kernel would execute an illegal instruction
+        if missing := set(kernel.needs) - device.features:  # such a kernel would execute an illegal instruction
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
         if not hasattr(loaded.lib, kernel.name):
             cause = "it is of another architecture, or the extension was built before the row was added"
@@ -89,7 +92,7 @@ class CpuBackend(Backend):
     keeps_alike: ClassVar[bool] = True
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
-        """Return `b`, packed into the aligned panels that the kernel reads, as bytes.
+        """Pack `b` into the aligned panels that the kernel reads. Return the packed bytes, with the shape of `b`.
 
         The strides of `b` must be multiples of its element size.
         """
@@ -113,14 +116,14 @@ class CpuLaunch:
     """
 
     KEPT = 64
-    """The most plans that the cache holds. When it is full, the launch clears it."""
+    """The maximum number of plans in the cache. A full cache is cleared before the next plan is added."""
 
     def __init__(self, loaded: Any, kernel: Kernel, problem: Problem, goes_on: bool = False) -> None:
         """Bind `kernel` to `problem`.
 
         Args:
-            goes_on: Continue the sums that out already contains. Then out's columns must be contiguous, alpha must
-                be 1, and c must be None.
+            goes_on: Continue the sums that out already contains. Then out's column stride must be one element, alpha
+                must be 1, and c must be None.
         """
         self._ffi, self._lib = loaded.ffi, loaded.lib
         self._kernel, self._problem, self._goes_on = kernel, problem, goes_on
@@ -150,7 +153,7 @@ class CpuLaunch:
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
 
     def _scalar(self, value: complex) -> Any:
-        """Return alpha or beta as a gemm_scalar, which has a field each for real, imaginary and integer values."""
+        """Return alpha or beta as a gemm_scalar, which has a real, an imaginary and a 64-bit integer field."""
         integer = value & (1 << 64) - 1 if isinstance(value, int) else 0
         return self._ffi.new("gemm_scalar *", (value.real, value.imag, integer - (integer >> 63 << 64)))
 
@@ -168,9 +171,15 @@ class CpuLaunch:
     def _plan(
         self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool
     ) -> tuple[Any, Any] | None:
-        """Return (gemm_plan, the memory that it points to) for a, b, c and out.
+        """Return (gemm_plan, the memory that the plan points to).
 
-        Return None if a stride is not a multiple of the element size.
+        Returns None if a stride is not a multiple of the element size.
+
+        Args:
+            stack: out's batch axes.
+            strides: byte strides of a, b, c and out. Without c, the strides of out take its place.
+            sizes: bytes of an element of a, b, c and out.
+            prepared: whether b is prepacked.
         """
         ffi, problem, params = self._ffi, self._problem, self._kernel.params
         steps = []
@@ -181,8 +190,8 @@ class CpuLaunch:
         *outer, rows, columns = zip(*steps, strict=True)
         axes = same_stack(stack, *zip(*outer, strict=True)) if stack else []
         m = problem.m
-        # If all products of a stack use the same b, and their rows follow each other in memory, the stack is one
-        # product with more rows.
+        # If all products of a stack use the same b, and the rows of a, c and out continue from product to product with
+        # the same stride, the stack is one product with more rows.
         while axes and axes[-1][1] == (m * rows[0], 0, m * rows[2], m * rows[3]):
             m *= axes.pop()[0]
         lengths, *batches = [ffi.NULL] * 5
@@ -205,8 +214,11 @@ class CpuLaunch:
 
 
 def _through_copies(launch: Launch, *operands: Any, out: Any, scalars: tuple[float, float]) -> None:
-    """Launch with copies of operands that are not aligned to their element size, such as fields of packed records."""
+    """Launch with C-ordered copies of the host operands.
+
+    An address or a stride of one of them is not a multiple of the element size, as in fields of packed records.
+    """
     copies = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in operands)
-    result = np.array(out, order="C")  # the values of out are needed if `goes_on` is set
+    result = np.array(out, order="C")  # with `goes_on`, the launch adds to the values of out
     launch(*copies, result, *scalars)
     out[...] = result

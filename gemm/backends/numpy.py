@@ -18,7 +18,7 @@ from gemm.core.problem import Device, Problem
 
 
 class NumpyBackend(Backend):
-    """NumPy on the host. Sums of float16 and bfloat16 are float32, rounded once at the end. Integers wrap exactly."""
+    """NumPy on the host. float16 and bfloat16 are summed in float32 and rounded once at the end. Integers wrap."""
 
     name: ClassVar[str] = "numpy"
 
@@ -59,7 +59,7 @@ def _scale(array: np.ndarray, factor: Any) -> None:
     """Compute array *= factor in place, for a C-ordered array.
 
     A real factor scales the real and imaginary parts separately. A complex multiplication would also multiply by the
-    factor's imaginary part, and 0 * infinity is NaN.
+    factor's imaginary part, which is 0, and 0 * infinity is NaN.
     """
     if factor == 1:
         return

@@ -25,7 +25,7 @@ LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 9
 
 
 class _Out:
-    """An output parameter. A method of `Driver` returns its value instead of taking a pointer."""
+    """An output parameter. A method of `Driver` returns the parameter's value instead of taking a pointer."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -108,13 +108,13 @@ class Driver:
             raise AttributeError(name)
         symbol = name if name in _FUNCTIONS else f"{name}_v2"
         parameters = _FUNCTIONS[symbol]
-        native = getattr(self._library, symbol, None)  # each getattr of ctypes makes a new function object
+        native = getattr(self._library, symbol, None)
         method = _missing(name) if native is None else _method(self, name, native, parameters)
         self.__dict__[name] = method
         return method
 
     def address(self, name: str) -> int:
-        """Return the address of the function `name`, for callers in C, or 0 if this driver does not have it."""
+        """Return the address of the function `name` for C code, or 0 if this driver does not have the function."""
         native = getattr(self._library, name, None)
         return 0 if native is None else int(ctypes.cast(native, c_void_p).value or 0)
 

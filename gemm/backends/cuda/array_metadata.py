@@ -1,7 +1,7 @@
-"""The arrays of PyTorch, CuPy and other libraries as operands: as DeviceViews, and as fast array metadata.
+"""Reads the arrays of PyTorch, CuPy and other libraries: as DeviceViews, or only their metadata, which is faster.
 
-A `Library` reads the arrays of one library. gemm never imports the library: if there are such arrays, it is loaded.
-Arrays of all other libraries are read by the CUDA Array Interface or DLPack.
+A `Library` reads the arrays of PyTorch, CuPy or gemm. gemm never imports PyTorch or CuPy: if such an array exists,
+its library is already loaded. Arrays of all other libraries are read through the CUDA Array Interface or DLPack.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Library:
     """The functions that read and make the arrays of one library. This class reads gemm's own arrays.
 
     Attributes:
-        kind: the class of arrays. Products of its subclasses always take the full path.
+        kind: the class of arrays. Arrays of its subclasses always take the full path, without the plan cache.
         native: whether gemm._memo (C) reads this library's metadata without these functions.
     """
 
@@ -54,11 +54,11 @@ class Library:
         return LEGACY_STREAM
 
     def maker(self, x: Any, dtype: np.dtype[Any] | None = None) -> Make:
-        """Return a function that makes arrays on the device of `x`, of the type of `x` or of `dtype`."""
+        """Return a function that makes arrays on the device of `x`, of type `dtype` (default: the dtype of `x`)."""
         return partial(DeviceArray, dtype=dtype or x.dtype, device=x.device)
 
     def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
-        """Return `count` new arrays from `maker`. They may be slices of one array."""
+        """Return `count` new arrays of this shape. `make` comes from `maker`. The arrays may be slices of one."""
         return [make(shape) for _ in range(count)]
 
 
@@ -103,7 +103,7 @@ class _Torch(Library):
     def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
         rows, *rest = shape
         whole: Any = make((count * rows, *rest))
-        return cast(Sequence[Any], whole.unsafe_split(rows))  # autograd sees independent arrays
+        return cast(Sequence[Any], whole.unsafe_split(rows))  # unlike `split`: autograd sees independent arrays
 
 
 class _CuPy(Library):
@@ -143,7 +143,10 @@ class _CuPy(Library):
 
 @cache
 def library(kind: type) -> Library | None:
-    """Return the Library of arrays of class `kind` or of its base classes. None: gemm knows only their protocols."""
+    """Return the Library for arrays of class `kind`, or of a base class of `kind`.
+
+    None: gemm can read such arrays only through the CUDA Array Interface or DLPack.
+    """
     if issubclass(kind, DeviceArray):
         return Library()
     for module, known, made in (("torch", "Tensor", _Torch), ("cupy", "ndarray", _CuPy)):
@@ -154,7 +157,7 @@ def library(kind: type) -> Library | None:
 
 @cache
 def repeatable(kind: type) -> Library | None:
-    """Return the Library of arrays of exactly this class. None: products of such arrays always take the full path."""
+    """Return the Library for arrays of exactly this class. None: products of such arrays always take the full path."""
     found = library(kind)
     return found if found is not None and found.kind is kind else None
 
@@ -169,9 +172,9 @@ def module() -> Any:
 
 
 def _exchanged(kind: type) -> bool:
-    """Make gemm._memo read arrays of this class through their library's C functions (DLPack's exchange API).
+    """Make gemm._memo read arrays of this class through the C functions of their library (DLPack's exchange API).
 
-    Return False if this is not possible.
+    Returns whether this is possible.
     """
     exchange = getattr(kind, "__dlpack_c_exchange_api__", None)
     if exchange is None or module() is None:
@@ -218,7 +221,8 @@ def _foreign(array: Any, name: str, devices: Devices) -> DeviceView | None:
 def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
     """Return an uninitialised array with the dtype and on the device of `like`.
 
-    The array is of the same library as the owner of `like` if that is PyTorch or CuPy, else a DeviceArray.
+    The array is of PyTorch or CuPy if the owner of `like` is, else a DeviceArray. It is also a DeviceArray if CuPy does
+    not have the dtype.
     """
     found = library(like.owner.__class__)
     if found is None or (isinstance(found, _CuPy) and like.dtype.name in EXTRA):
@@ -253,7 +257,7 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
     """Convert an array that exports the CUDA Array Interface.
 
-    `stream` in the interface is the stream with pending work on the array. None means that no work is pending.
+    The interface's entry `stream` is the stream with pending work on the array. None means that no work is pending.
     """
     if interface.get("mask") is not None:
         raise TypeError(f"{name} has a mask, which no product can take")

@@ -1,8 +1,8 @@
-"""gemm's own `DeviceArray`, and DLPack for CUDA arrays, versions 0 and 1, which imports and exports arrays.
+"""gemm's own class `DeviceArray`, and the import and export of CUDA arrays through DLPack (versions 0 and 1).
 
 A DLPack capsule contains a struct that describes memory, and a function that releases the memory (the deleter). A
-consumer that takes over the memory renames the capsule. If no consumer did so, the capsule's destructor releases the
-memory.
+consumer that takes over the memory renames the capsule. If no consumer has renamed the capsule, its destructor releases
+the memory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new = _capsule("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
 _pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _is_valid = _capsule("IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-# These take a capsule's address: Python must not create references to a capsule that is being destroyed.
+# These two take a capsule's address: Python must not create references to a capsule that is being destroyed.
 _raw_pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _raw_is_valid = _capsule("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -93,7 +93,7 @@ class Import(NamedTuple):
 
 
 def import_dlpack(array: Any) -> Import:
-    """Import `array` through `array.__dlpack__`. The array is ready for work on the legacy stream.
+    """Import `array` through `array.__dlpack__`, for use on the legacy stream.
 
     Raises TypeError if gemm does not support the array's dtype or its version of DLPack.
     """
@@ -160,8 +160,8 @@ def packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def make_ready(stream: int | None, wait: Callable[[int], None]) -> None:
     """Call `wait(stream)` if the consumer's stream must wait for pending work on the array.
 
-    `stream` is the argument of __dlpack__. The legacy stream and -1 ("do not synchronise") need no wait. Raises
-    ValueError for streams that DLPack forbids.
+    `stream` is the argument of __dlpack__. The legacy stream (1 or None) and -1 ("do not synchronise") need no wait.
+    Raises ValueError for streams that DLPack forbids.
     """
     if stream == 0 or (stream is not None and stream < -1):
         raise ValueError(f"stream = {stream} is none of CUDA's in DLPack: pass -1, 1, 2 or a stream's handle")
@@ -175,7 +175,7 @@ _STAGED_FROM = 1 << 20  # copies of at least this many bytes go through page-loc
 class DeviceArray:
     """A C-ordered array in the memory of one GPU. The memory is freed with the object.
 
-    gemm returns a DeviceArray as a result if it does not know the library of the inputs, and uses DeviceArrays to time
+    A result is a DeviceArray if gemm does not know the library of the inputs. gemm also uses DeviceArrays to time
     kernels with operands on the device. Work on a DeviceArray must be enqueued on the legacy stream. Any library that
     reads `__cuda_array_interface__` or DLPack can wrap a DeviceArray; `copy_to_host` returns a NumPy copy.
 
@@ -189,7 +189,7 @@ class DeviceArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
-        self._lent = False  # whether the array was exported: then others may use it on streams unknown to gemm
+        self._lent = False  # whether the array was exported: others may then use it on streams unknown to gemm
         self._address = 0
         if self.nbytes:
             with device.handle as gpu:

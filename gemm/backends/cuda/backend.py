@@ -1,7 +1,8 @@
 """The CUDA backend: NVIDIA GPUs through the driver API. NVRTC compiles the kernels at run time; no toolkit is needed.
 
 gemm copies host operands to the device and the result back. It multiplies device operands (PyTorch, CuPy, any array
-with __cuda_array_interface__ or DLPack) in place, in order on their own stream.
+with __cuda_array_interface__ or DLPack) in place. The product is enqueued on the operands' own stream and runs in order
+with the other work on this stream.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gemm.core.operands import Work, item
 from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
 
 _KINDS = 256
-"""The number of layouts whose prepared launches a launcher caches."""
+"""The maximum number of layouts for which a Launcher caches its `Launches`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,8 @@ class Launcher:
         self._launches = lru_cache(_KINDS)(lambda layout: Launches(self.gpu, recipe(kernel, self._chip, layout)))
         self._last = threading.local()
         itemsize = np.dtype(problem.dtype).itemsize
-        # Sums in a type that is wider than out are rounded once, at the end. Then k cannot be cut.
+        # If sums have a wider type than out, they must be rounded only once, at the end. Staging must then not cut k,
+        # because it would round the sums of each part of k to out's type.
         whole = self.scale.form not in "IQ" and itemsize < struct.calcsize(self.scale.form)
         self._cuts_k = not (self.ordered or problem.fused or whole)
         self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
@@ -66,7 +68,7 @@ class Launcher:
             return
         views: list[DeviceView] = [x for x in work if isinstance(x, DeviceView)]
         for view in views:
-            if view.device.handle is not self.gpu:  # the kernel would fault and destroy the context
+            if view.device.handle is not self.gpu:  # the kernel would fault, which destroys the context
                 raise ValueError(f"operands lie on {view.device.key} and {self.device.key}: move them to one device")
         queues = {view.queue for view in views if view.queue is not None}
         stream = min(queues, default=LEGACY_STREAM) if out.queue is None else out.queue
@@ -75,11 +77,11 @@ class Launcher:
             for other in others:
                 follow(stream, other)
             self.enqueue(work, stream)
-            for other in others:  # wait, because later work on this stream may overwrite an operand
+            for other in others:  # `other` waits for `stream`: later work on `other` may overwrite an operand
                 follow(other, stream)
 
     def enqueue(self, work: Work, stream: int) -> None:
-        """Launch on `stream` for operands that are views of this GPU's memory. Do not wait for the result.
+        """Launch `work`, whose operands are views of this GPU's memory, on `stream`. Do not wait for the result.
 
         The operands may have other shapes, strides and alignments than the Problem. c may be out. b may be a matrix
         that was prepacked for this kernel. Raises KernelFailed.
@@ -94,15 +96,15 @@ class Launcher:
         try:
             launches.run(stream, addresses, scale)
         except KernelFailed as error:
-            # If c is out and the product has several launches, some of them may already have overwritten c. Then no
-            # other kernel can compute the product.
+            # If c is out and the product has several launches, the first of them may already have overwritten c. After
+            # that, no other kernel can compute the product.
             in_place = addresses[2] == addresses[3]
             error.spoilt = not error.memory and in_place and sum(step.scaled for step in launches.recipe.steps) > 1
             raise
         self._last.launched = Launched(launches, layout, addresses)
 
     def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
-        """Launch for stacks as if each product had separate operands, through a table of addresses."""
+        """Launch a stack of products as a pointer batch: through a table with each product's operand addresses."""
         *batch, m, n = layout.shape
         one = layout._replace(shape=(m, n), strides=tuple(x[-2:] for x in layout.strides))
         count = math.prod(batch)
@@ -123,8 +125,8 @@ class Launcher:
         product that `replay` repeats, and none depends on another.
 
         Returns:
-            (number of products computed, their results, or None if `columns` contains out). The number is 0 if too few
-            products are alike and independent.
+            (count, results): the number of products computed, and their new results. `results` is None if `columns`
+            contains out. `count` is 0 if too few products are alike and independent.
         """
         stream = replay.reader.stream(item(columns[0], start))
         with self.gpu as gpu:
@@ -154,14 +156,14 @@ class Launcher:
         operands, known = (a, b, c, out, bias), array_metadata.repeatable(a.__class__)
         if launched is None or known is None:
             return None
-        # The launch read a copy of an array that has another address.
+        # If an address differs, the launch read a copy instead of the array.
         if any(x is not None and known.address(x) != at for x, at in zip(operands, launched.addresses, strict=True)):
             return None
         return Replay(launched, self.scale, known, operands)
 
 
 def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layout:
-    """Return the Layout of operands that are DeviceViews. It contains all that determines the launch plan."""
+    """Return the Layout of operands that are DeviceViews. The Layout contains all that determines the launch plan."""
     a, b, c, out, _, _, bias = work
     views = (a, b, out if c is None else c, out)
     aligned = tuple(math.gcd(16, x.data + x.offset) for x in views)
@@ -199,7 +201,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
     with device.handle:
         cuda().cuStreamSynchronize(stream)  # later products may use any stream
-    memory._lent = True  # freeing then waits for products that still run
+    memory._lent = True  # freeing the memory then waits for products that still use it
     owner = Planes(memory, planes) if planes else Kept(memory)
     strides = (y.along * size, y.across * size)
     if planes:  # strides cannot describe planes; these strides only tell which axis is contiguous

@@ -40,7 +40,7 @@ class Compiler:
     Attributes:
         path: the library's file.
         major: the major CUDA version, or 0 if the file's name does not contain it.
-        identity: name, size and time of the file. They identify the library without loading it.
+        identity: name, size and modification time of the file. They identify the library before it is loaded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ class Compiler:
         real = path.resolve()
         found = _VERSION.search(real.name)
         number = int(found[1]) if found else 0
-        self.major = number // 10 if number >= 100 else number  # Windows: nvrtc64_130_0.dll
+        self.major = number // 10 if number >= 100 else number  # 130 in nvrtc64_130_0.dll (Windows) is 13.0
         status = real.stat()
         self.identity = f"{real.name} {status.st_size} {status.st_mtime_ns}"
 
@@ -165,7 +165,7 @@ def _libraries() -> Iterator[Path]:
 
 @lru_cache(maxsize=64)
 def compiler(capability: int = 90, driver: int = 0) -> Compiler:
-    """Return the newest NVRTC that supports the compute capability and the driver.
+    """Return the newest NVRTC that compiles for the compute capability, and whose code the driver can load.
 
     Args:
         capability: the GPU's compute capability, such as 90.
@@ -186,7 +186,7 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
 
 
 def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
-    """Return NVRTC's options: the row's parameters and the form as macros, and strict arithmetic.
+    """Return NVRTC's options: macros for the row's parameters and for the form, and strict arithmetic.
 
     -use_fast_math and the options that it implies are not used. They flush denormals and contract alpha * acc to a
     fused multiply-add, which gemm's numerical contract does not allow.
@@ -212,9 +212,10 @@ def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) 
 
 
 def image(kernel: Kernel, capability: int, form: Form, made_by: Compiler, *, anew: bool = False) -> bytes:
-    """Return the image that the driver loads (cubin or PTX), from the disk cache if it is there, else compiled.
+    """Return the image that the driver loads (cubin or PTX).
 
-    With `anew`, always compile and replace the image in the disk cache. Raises KernelFailed.
+    The image comes from the disk cache. If the cache does not have it, or with `anew`, gemm compiles the kernel and
+    stores the image in the cache. Raises KernelFailed.
     """
     entry = cache_entry(kernel, capability, form, made_by)
     found = None if anew else disk_cache.load(entry)

@@ -54,7 +54,7 @@ class Gpu:
 
     Attributes:
         overlaps: whether a launch may start before the previous launch has ended (follow_launch in ptx.cuh).
-        alone: bytes of shared memory for each thread block that prevent two such blocks from sharing a multiprocessor.
+        alone: bytes of shared memory. If every thread block requests so much, no multiprocessor can hold two of them.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -69,7 +69,7 @@ class Gpu:
         self.units = self.facts["sm_count"]
         self.pools = bool(self.facts["memory_pools"])
         self.alone = min(self.facts["shared_memory_optin"], self.facts["sm_shared_memory"] // 2)
-        # Drivers older than CUDA 12.3 cannot capture overlapping launches.
+        # Drivers older than CUDA 12.3 cannot capture overlapping launches into a graph.
         self.overlaps = self.capability >= 90 and int(cuda().cuDriverGetVersion()) >= 12030
 
     def _attribute(self, which: int) -> int:
@@ -125,7 +125,7 @@ class Gpu:
             return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
 
     def free(self, address: int, stream: int = THREAD_STREAM) -> None:
-        """Free memory from `allocate` after the work that is now enqueued on `stream`."""
+        """Free memory that `allocate` returned, as soon as the work that is now enqueued on `stream` has ended."""
         if self.pools:
             cuda().cuMemFreeAsync(address, stream)
         else:
@@ -142,7 +142,9 @@ class Gpu:
         return compiler(self.capability, cuda().cuDriverGetVersion() // 1000)
 
     def function(self, kernel: Kernel, form: Form) -> Function:
-        """Return `kernel` in the given form. gemm compiles it or finds it in the disk cache, and loads it once.
+        """Return `kernel`, compiled in the variant `form` and loaded.
+
+        gemm finds the compiled kernel in the disk cache or compiles it. Each variant is loaded once.
 
         Raises KernelFailed.
         """
@@ -162,7 +164,7 @@ class Gpu:
         except KernelFailed as error:
             if error.memory or error.lost:
                 raise
-        # The driver rejects the image from the disk cache: compile again.
+        # The driver rejects the image, which may be from the disk cache: compile the kernel again.
         return self._function(kernel, image(kernel, self.capability, form, self.compiler, anew=True))
 
     def _function(self, kernel: Kernel, built: bytes) -> Function:
@@ -236,7 +238,7 @@ def _describe(ordinal: int, version: int) -> Device:
 
 
 def _features(capability: int) -> set[str]:
-    """Return the features that kernels can require.
+    """Return the features of a GPU that kernels can require.
 
     A feature such as "sm_80" means compute capability 8.0 or newer. "sm_90a" means exactly 9.0.
     """

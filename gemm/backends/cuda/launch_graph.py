@@ -36,7 +36,9 @@ def _addresses() -> tuple[int, ...]:
 
 
 class Launches:
-    """A launch plan that is ready to run on a GPU. Raises KernelFailed if a kernel does not compile or load.
+    """A launch plan that is ready to run on a GPU.
+
+    The constructor raises KernelFailed if a kernel does not compile or load.
 
     Attributes:
         native: the gemm._memo.Sequence, or None if the Python class `Sequence` is used instead.
@@ -53,9 +55,12 @@ class Launches:
         self._sequence = self.native or Sequence(gpu, *given)
 
     def run(self, stream: int, addresses: tuple[int, ...], scale: bytes) -> None:
-        """Enqueue the product of a, b, c, out and bias at these addresses. `scale` is alpha and beta.
+        """Enqueue the product. Raises KernelFailed.
 
-        Raises KernelFailed.
+        Args:
+            stream: the stream.
+            addresses: those of a, b, c, out and bias; 0 for None.
+            scale: alpha and beta as `Scale` packs them.
         """
         failed = self._sequence.run(stream, *addresses, scale)
         # No kernel was launched yet, and trimming the pool may free enough memory: try once more.
@@ -70,10 +75,10 @@ class Launches:
 def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
     """Return a step in the format that a Sequence takes.
 
-    If a grid has at most one thread block for each multiprocessor, each block gets so much shared memory that two
-    blocks cannot share a multiprocessor. A launch may start before the previous launch has ended only if each of its
-    blocks has a multiprocessor to itself. Otherwise its first blocks would crowd on the few multiprocessors that are
-    already free.
+    A launch may start before the previous launch has ended only if each block of the new launch has a multiprocessor to
+    itself. Otherwise the first blocks would crowd onto the few multiprocessors that are already free. If a grid has at
+    most one thread block for each multiprocessor, each block therefore requests so much shared memory that two blocks
+    cannot share a multiprocessor.
     """
     function, kernel = gpu.function(step.kernel, dict(step.form)), step.kernel
     shared, count = kernel.params.get("shared", 0), step.grid[0] * step.grid[1]
@@ -93,7 +98,7 @@ class Sequence:
         self._gpu, self._workspace, self._zeroed, self._steps = gpu, workspace, zeroed, steps
 
     def run(self, stream: int, *given: Any) -> None:
-        """Enqueue the launches for the given a, b, c, out, bias and scale; see Launches.run."""
+        """Enqueue the launches. `given` are the addresses of a, b, c, out and bias, and the scale; see Launches.run."""
         *addresses, scale = given
         with self._gpu as gpu:
             at = [*addresses, gpu.allocate(self._workspace, stream) if self._workspace else 0]
@@ -122,7 +127,7 @@ def _launch(step: tuple[Any, ...], at: list[int], stream: int, scale: bytes) -> 
     if cluster == 1 and not overlaps:
         cuda().cuLaunchKernel(handle, x, y, 1, block, 1, 1, shared, stream, ctypes.addressof(arguments), None)
         return
-    # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION and _CLUSTER_DIMENSION
+    # 6: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 4: CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     wanted = [(6, 1, 0, 0)] * overlaps + [(4, cluster, 1, 1)] * (cluster != 1)
     attributes = ctypes.create_string_buffer(b"".join(struct.pack("i4x3I52x", *each) for each in wanted))
     fields = x, y, 1, block, 1, 1, shared, stream, ctypes.addressof(attributes), len(wanted)
@@ -147,7 +152,7 @@ class Scale:
     """Packs alpha and beta in the format of gemm.cuh: 16 bytes each.
 
     Attributes:
-        form: the format of one of them (module struct).
+        form: the format of alpha, and of beta, in the notation of the module struct, without padding.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -194,8 +199,8 @@ class Replay:
     Attributes:
         layout: the layout of the product that was launched.
         reader: reads the arrays' metadata.
-        spans: for each of a, b, c and out, and of bias if there is one: the bytes from the first element to the lowest
-            one, and to the end of the highest one.
+        spans: for each of a, b, c and out, and for bias if there is one: the distances in bytes from the address of the
+            first element to the lowest element (0 or negative) and to the end of the highest element.
     """
 
     def __init__(self, launched: Launched, scale: Scale, reader: Library, arrays: tuple[Any, ...]) -> None:
@@ -219,10 +224,10 @@ class Replay:
 
     @property
     def native(self) -> tuple[Any, ...] | None:
-        """What gemm._memo needs to repeat the product in C, or None if it cannot.
+        """What gemm._memo needs to repeat the product in C code, or None if gemm._memo cannot repeat it.
 
-        A tuple: the function that makes a new result, the gemm._memo.Sequence, and (format of the scalars, address of
-        a prepacked b, b's span in bytes, the low bits that must be 0 in the addresses).
+        A tuple: the function that makes a new result, the gemm._memo.Sequence, and a tuple of (format of the scalars,
+        address of a prepacked b, b's span in bytes, the low bits that must be 0 in the addresses).
         """
         if not self.reader.native or self._launches.native is None:
             return None
@@ -230,7 +235,7 @@ class Replay:
         return make, self._launches.native, (self._scale.form, self._kept, *self.spans[1], *self._masks)
 
     def __call__(self, *given: Any) -> Any:
-        """Enqueue the product of the given a, b, c, out, alpha, beta and bias. b is None for a prepacked matrix.
+        """Enqueue the product. `given` are a, b, c, out, alpha, beta and bias. b is None for a prepacked matrix.
 
         Returns `out`, or a new array if `out` is None. Returns None if the product must take the full path: because of
         alignment, overlap or an error.
@@ -263,7 +268,8 @@ def _itemsize(x: Any) -> int:
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
-    """Return the bytes from the first element to the lowest one, and to the end of the highest one.
+    """Return the distances in bytes from the address of the first element to the lowest element and to the end of the
+    highest element.
 
     Both numbers must be exact. Allocators place arrays directly next to each other. If a span were too large,
     neighbouring arrays would seem to overlap, and the product would not be repeated.

@@ -19,7 +19,7 @@ from gemm.core.errors import KernelFailed
 from gemm.core.problem import same_stack
 
 GRID = 65535
-"""The most thread blocks along the y axis of a grid."""
+"""The maximum number of thread blocks along the y axis of a grid."""
 
 TYPES = {
     "float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16",
@@ -31,7 +31,7 @@ TYPES = {
 _GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
 """struct Gemm of gemm.cuh. Its first fields are the pointers to a, b, c, out and bias."""
 SCALE_AT = _GEMM.size - 32
-"""The offset of alpha and beta in struct Gemm. They have 16 bytes each."""
+"""The offset of alpha in struct Gemm, in bytes. alpha and then beta have 16 bytes each."""
 _MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
 _ADDRESS = 8
 """Bytes of an address in a table of a pointer batch."""
@@ -133,8 +133,8 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
-    If `kernel` cannot compute such products, the plan uses `plain(kernel)`. The caller has made no error: for example,
-    k may be 0, or a matrix may have more rows than a tensor map supports.
+    If `kernel` cannot compute such products, the plan uses `plain(kernel)`. This is not an error of the caller: for
+    example, k may be 0, or a matrix may have more rows than a tensor map supports.
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
         try:
@@ -156,7 +156,7 @@ class _Maker:
         self.swap = swaps(row, layout)
         self.m, self.n = layout.shape[-2:][:: -1 if self.swap else 1]
         self.steps: list[Step] = []
-        self.workspace = self.used = 0  # bytes: of all launches, and those that the current launch uses
+        self.workspace = self.used = 0  # bytes: the maximum of all launches; the bytes of the current launch
         self.zeroed = (0, 0)
         self.copied: set[str] = set()
         if (layout.k == 0 and row is not plain(row)) or (layout.apart and not row.apart):
@@ -178,7 +178,7 @@ class _Maker:
         sizes = [SIZES[name] for name in names]
         units = [_ADDRESS] * 4 if layout.apart else sizes
         if not layout.apart:
-            # An alignment of every item of the batch: it divides the first address and all batch strides.
+            # The alignment of every matrix of the batch: it divides the first address and all batch strides.
             aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
         most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
         for index in product(*(range(count) for count, _ in axes)):
@@ -193,7 +193,7 @@ class _Maker:
         return Recipe(tuple(self.steps), row, self.swap, self.workspace, self.zeroed, "".join(sorted(self.copied)))
 
     def product(self, views: list[View], batch: int) -> None:
-        """Add the steps of one launch, those that pack its operands included."""
+        """Add the step of one launch of the row's kernel, after the steps that pack the launch's operands."""
         row, p, layout = self.row, self.row.params, self.layout
         m, n, (a, b, c, out) = self.m, self.n, views
         self.used = 0
@@ -244,7 +244,7 @@ class _Maker:
         return found
 
     def joined(self, pointers: list[tuple[int, int, int]], arrivals: int, nbytes: int) -> None:
-        """Reserve workspace for adding the parts of k, and append its addresses to `pointers`.
+        """Reserve workspace for adding up the sums of the parts of k, and append its addresses to `pointers`.
 
         Args:
             arrivals: the number of counters.
@@ -278,7 +278,8 @@ class _Maker:
         found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
         for name, x in (("A", a), ("B", b)):
             wide = operand_layout.vector_of(self.row, x.which)
-            if wide or p.get(f"{x.which}_lies", 3) == 3:  # row-major: contiguous along k for a, along n for b
+            if wide or p.get(f"{x.which}_lies", 3) == 3:
+                # TURNED is 0 if the operand is row-major: a contiguous along k, b along n
                 found[f"{name}_TURNED"] = int(x.transposed == (name == "A"))
             if wide:
                 found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1
@@ -293,8 +294,8 @@ class _Maker:
     def raster(self) -> int:
         """Return how many columns of tiles form a band; 0 means no bands.
 
-        Thread blocks compute the tiles band by band. The tiles that run at the same time then cover nearly a square of
-        out, so that they share more of a and b in the L2 cache.
+        Thread blocks compute the tiles of out band by band. The tiles that are computed at the same time then cover
+        nearly a square of out, so that they share more of a and b in the L2 cache.
         """
         p, wide = self.row.params, self.row.params["BN"]
         band = max(1, round(math.sqrt(self.chip.units * p["BM"] / wide)))

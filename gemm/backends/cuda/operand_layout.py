@@ -35,7 +35,10 @@ _TF32 = 11
 
 
 class Map(NamedTuple):
-    """The arguments of cuTensorMapEncodeTiled. The address is `at` bytes after the beginning of `slot`."""
+    """The arguments of cuTensorMapEncodeTiled. The address is `at` bytes after the beginning of `slot`.
+
+    `dims` and `box` are in elements, `strides` in bytes.
+    """
 
     slot: int
     at: int
@@ -52,8 +55,8 @@ class Step(NamedTuple):
     Attributes:
         kernel: the kernel.
         form: the kernel's compiled variant.
-        grid: thread blocks along x and y.
-        cluster: thread blocks of a cluster.
+        grid: the numbers of thread blocks along x and y.
+        cluster: the number of thread blocks of a cluster.
         parameters: the bytes of the struct that the kernel takes, without addresses.
         pointers: (offset, slot, displacement) for each address in the struct: at `offset`, the launch stores the
             address of `slot` plus `displacement`.
@@ -72,7 +75,14 @@ class Step(NamedTuple):
 
 
 class View(NamedTuple):
-    """An operand in one launch: its address (`at` bytes after the start of `slot`), type and strides in elements."""
+    """An operand in one launch.
+
+    Attributes:
+        slot, at: the address: `at` bytes after the beginning of `slot`.
+        type: a key of SIZES.
+        row, col, step: the strides in elements from one row, column and matrix of the batch to the next.
+        aligned: the alignment in bytes of every matrix of the batch.
+    """
 
     slot: int
     at: int
@@ -95,10 +105,10 @@ class Operand(NamedTuple):
         across: the stride along m or n, in elements.
         step: the stride along the batch, in elements. 0: all products use the same matrix.
         transposed: whether the operand is contiguous along m (for b: n) instead of along k.
-        vectors: whether the kernel may read the operand with the vector width of its row.
+        vectors: whether the kernel may read the operand with the vector width of the kernel's catalog row.
         planes: the number of planes, or 0 if the operand is not split.
-        plane: elements from one plane to the next.
-        scales: the offset in `slot` of the exponents, one for each row of a or column of b.
+        plane: the number of elements from one plane to the next.
+        scales: the offset of the exponents in `slot`, in bytes. Each row of a or column of b has one exponent.
     """
 
     which: str
@@ -132,9 +142,9 @@ class Operand(NamedTuple):
         return self.along if self.transposed else self.across
 
     def lines(self, transposed: bool) -> tuple[int, int, int, int]:
-        """Return the matrix as lines along k, or if `transposed` along m (for b: n).
+        """Describe the matrix as lines along k, or along m (for b: n) if `transposed`.
 
-        Returns (number of lines, their length, stride from line to line, stride within a line).
+        Returns (number of lines, length of a line, stride from line to line, stride within a line), in elements.
         """
         if transposed:
             return self.k, self.extent, self.along, self.across
@@ -163,7 +173,7 @@ def in_place(row: Kernel, x: Operand) -> Operand | None:
         lines, length, other, unit = x.lines(transposed)
         if not lies & 1 << transposed or (unit != 1 and length > 1):
             continue
-        if lines == 1:  # with one line, the stride between lines is arbitrary
+        if lines == 1:  # the stride between lines has no effect: take a multiple of _WIDE bytes
             other = -(-length * x.size // _WIDE) * _WIDE // x.size
         here = x.contiguous(other, transposed)
         if wide and x.aligned >= wide and other * x.size % wide == 0:
@@ -205,7 +215,7 @@ def prepared(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, Step
 
 
 def planes_of(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, int]:
-    """Return the operand that splitting `x` into planes produces, and the bytes that it needs.
+    """Return the operand that splitting `x` into planes produces, and the bytes that its planes and exponents need.
 
     The planes begin `at` bytes after the beginning of `slot`.
     """

@@ -1,4 +1,4 @@
-"""Cuts a product of host operands into panels, so that copies overlap with arithmetic. A model; no driver calls.
+"""Cuts a product of host operands into panels, so that copies overlap with arithmetic. This module calls no driver.
 
 gemm sends panels of a (rows) and of b (columns) in turn. After i panels of each, the GPU has the operands of the
 top-left rectangle of out with these rows and columns. The last two panels extend this rectangle by an L-shaped region.
@@ -7,10 +7,11 @@ gemm computes the region, and fetches the results, while it sends the next panel
 The computable part of out grows with the square of the data sent, so the first panels can be narrow at little cost.
 Panels that are too narrow leave multiprocessors idle.
 
-`panels` simulates five resources: copies between arrays and staging slots, the thread that calls the driver, the link
-to the device, the multiprocessors, and the link from the device. It simulates several ways of cutting. Among the
-ways whose time is within 2 % of the shortest time, it takes the way with the fewest launches. Consecutive rectangles
-run on different streams, so that the next rectangle can begin on multiprocessors that the previous one no longer needs.
+`panels` simulates several ways of cutting. The simulation has five resources: the thread that copies between arrays and
+staging slots, the thread that calls the driver, the link to the device, the multiprocessors, and the link from the
+device. Among the ways whose time is within 2 % of the shortest time, `panels` takes the way with the fewest launches.
+Consecutive rectangles run on different streams, so that the next rectangle can begin on multiprocessors that the
+previous one no longer needs.
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ HOST = 50e9
 """Bytes per second between arrays and page-locked memory, both directions together. Measured with 16 threads for each
 copy, one copy after the other."""
 _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
-"""Seconds that the thread that calls the driver needs for a panel and for a launch; the ratio up to which two times
-count as equal."""
+"""Seconds that the thread that calls the driver needs for a panel; seconds that it needs for a launch; the ratio up to
+which two times count as equal."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
 _GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
 LINE = 4096
-"""Bytes of a contiguous line that the copy engine transfers at its full rate. For lines of half this size, it reaches
-little more than half of the rate."""
+"""Bytes that a contiguous line needs so that the copy engine transfers at its full rate. With lines of half this size,
+the copy engine reaches little more than half of the rate."""
 
-_GROUP, _GROUPS = 16 << 20, 32  # a stack is sent in groups, each with one launch: least bytes of a group, most groups
-_LARGE = 64 << 20  # products of a stack with at least this many bytes are cut into panels
+_GROUP, _GROUPS = 16 << 20, 32
+"""A stack is sent in groups of products, each with one launch: the minimum bytes of a group, the maximum number of
+groups."""
+_LARGE = 64 << 20  # bytes; a product of a stack that has at least this size is cut into panels
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Shape:
         fixed: whether b must not be cut.
         rows: cuts of m should be multiples of `rows`. It is more than 1 if a is contiguous along m, because a cut then
             shortens the contiguous lines.
-        columns: the same for cuts of n, and for b that is contiguous along n.
+        columns: cuts of n should be multiples of `columns`. It is more than 1 if b is contiguous along n.
     """
 
     m: int
@@ -79,7 +82,7 @@ class Shape:
 
 
 class Step(NamedTuple):
-    """The parts of a and b to send, as cuts of out, and the parts of out that can be computed after that (`jobs`)."""
+    """The parts of a and b to send, as cuts of out's axes, and the parts of out that gemm can then compute (`jobs`)."""
 
     a: Cut
     b: Cut
@@ -133,16 +136,16 @@ def _launches(rows: Cuts, columns: Cuts) -> int:
 
 
 def rectangles(rows: Cuts, columns: Cuts, step: int) -> list[tuple[Range, Range]]:
-    """Return the parts of out that panel `step` makes computable, as ranges of rows and columns."""
+    """Return the parts of out that the panels of `step` make computable, as (range of rows, range of columns)."""
     (r0, r1), (c0, c1) = rows[step : step + 2], columns[step : step + 2]
-    all_new = step == 0 or r0 == r1  # r0 == r1: there are no new rows
+    all_new = step == 0 or r0 == r1  # r0 == r1: this step sends only columns
     found = [((0, r1), (c0, c1))] if all_new else [((r0, r1), (0, c1)), ((0, r0), (c0, c1))]
     return [(r, c) for r, c in found if r[0] < r[1] and c[0] < c[1]]
 
 
 def seconds(shape: Shape, rows: Cuts, columns: Cuts) -> float:
     """Return the time that the model predicts for a product with these cuts."""
-    one = _TILE * _TILE * shape.k * shape.units / shape.rate  # seconds for a tile
+    one = _TILE * _TILE * shape.k * shape.units / shape.rate  # seconds in which a multiprocessor computes a tile
     copied = called = sent = computed = fetched = 0.0
     coming: deque[tuple[float, int]] = deque()  # results: (time of arrival, bytes)
     for step in range(len(rows) - 1):
@@ -184,7 +187,7 @@ def _candidates(shape: Shape) -> Iterator[tuple[Cuts, Cuts]]:
 def _shares(shape: Shape, first: float, most: float) -> list[float]:
     """Return cuts as fractions of the axes.
 
-    Each panel is as wide as what can be sent while the previous step is computed, but at least `first` and at most
+    Each panel has the width that can be sent while the previous step is computed, but at least `first` and at most
     `most`.
     """
     link = max(1, shape.m * shape.a + shape.n * shape.b) * shape.k / LINK

@@ -1,10 +1,10 @@
 """Page-locked host memory, which the GPU's copy engines access directly, and the resources to transfer host operands.
 
-A copy from ordinary memory runs at less than half of the link's rate, and the caller must wait for it: the driver
-copies the data through its own page-locked memory, with one thread. gemm therefore stages the data itself:
+The driver copies ordinary memory through its own page-locked memory, with one thread. Such a copy runs at less than
+half of the link's rate, and the caller must wait for its end. gemm therefore stages the data itself:
 
-- `Ring`: a few page-locked slots. The C engine's threads fill a slot while the copy engine empties the previous one.
-- `CopyThread`: runs these copies while the caller's thread launches kernels.
+- `Ring`: a few page-locked slots. The C engine's threads fill a slot while the copy engine empties the previous slot.
+- `CopyThread`: runs the copies between arrays and slots while the caller's thread launches kernels.
 - `Channel`: the streams, rings and copy thread of one product. Locking pages takes milliseconds, so gemm keeps channels
   for later products.
 """
@@ -31,16 +31,17 @@ from gemm.core.operands import aligned
 SLOT = 16 << 20
 """Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times what the host needs to start a copy."""
 DEPTH = 3
-"""Slots of a ring: AHEAD slots for the copy thread, and one for the copy engine."""
+"""Number of slots of a ring: AHEAD slots for the copy thread, and one for the copy engine."""
 AHEAD = 2
-"""Copies that the copy thread has at a time: the running one, and the next one, so that the thread never idles."""
-_CHANNELS = 4  # of a GPU. Further products wait for a free channel; more would not help, because all share the link
+"""Number of copies in the copy thread's queue: the running copy and the next one, so that the thread never idles."""
+_CHANNELS = 4
+"""Number of channels of a GPU. If all are in use, a product waits. More would not help, because all share the link."""
 _NON_BLOCKING, _DISABLE_TIMING = 1, 2
 _THREADED_FROM = 1 << 16  # copies of at least this many bytes use the C engine's threads
 
 
 def locked(nbytes: int) -> np.ndarray:
-    """Return `nbytes` of page-locked memory, which is freed with the last array that uses it.
+    """Return an array of `nbytes` of page-locked memory. The memory is freed with the last array that uses it.
 
     If the driver has no page-locked memory left, return ordinary memory.
     """
@@ -54,7 +55,7 @@ def locked(nbytes: int) -> np.ndarray:
         except MemoryError:
             raise error from None
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
-    # At exit, the system frees the memory.
+    # At exit, the finalizer is not called: the system frees the memory.
     weakref.finalize(memory, _unlock, cuda().cuMemFreeHost, address).atexit = False
     return np.asarray(memory)
 
@@ -69,9 +70,9 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
 
     The arrays must have the same shape and element size, and must not overlap.
 
-    With `stream`, the stores bypass the caches. Set it for data that is not read again soon: copies out of slots are
-    nearly twice as fast (16 threads of a Xeon). Copies into slots would be half as fast, because the copy engine reads
-    the slots immediately.
+    With `stream`, the stores bypass the caches. Set `stream` for data that is not read again soon: copies out of
+    slots are then nearly twice as fast (16 threads of a Xeon). Do not set it for copies into slots: they would be half
+    as fast, because the copy engine reads the slots immediately.
     """
     if source.nbytes >= _THREADED_FROM:
         with suppress(BackendUnavailable):
@@ -100,8 +101,8 @@ class CopyThread:
         arrays = [to, source]
         try:
             self._last = self._executor.submit(_copy_once, arrays, stream)
-        except RuntimeError:  # the system refuses to create a thread: all earlier copies ran here, too
-            self._executor = ThreadPoolExecutor(1, "gemm-copy")  # the previous executor has queued this copy
+        except RuntimeError:  # the system refuses to create a thread. All earlier copies ran in the caller, too
+            self._executor = ThreadPoolExecutor(1, "gemm-copy")  # the old executor still has this copy in its queue
             _copy_once(arrays, stream)
         return self._last
 
@@ -110,14 +111,15 @@ class CopyThread:
         wait((self._last,))
 
     def end(self) -> None:
-        """End the thread. No copies may be pending."""
+        """End the thread. All copies must have ended."""
         self._executor.shutdown(wait=False)
 
 
 def _copy_once(arrays: list[np.ndarray], stream: bool) -> None:
     """Copy between the two arrays, and empty the list.
 
-    The executor drops the list only after the future is done. The waiting thread must hold the last references.
+    The executor keeps the list until after the future is done. It must not keep the arrays so long: the thread that
+    waits for the future must hold the last references to them.
     """
     to, source = arrays
     arrays.clear()
@@ -125,7 +127,7 @@ def _copy_once(arrays: list[np.ndarray], stream: bool) -> None:
 
 
 class Slot(NamedTuple):
-    """A piece of staging memory, and the event after which the slot is free again."""
+    """A piece of staging memory. The memory is free again when `event` has completed."""
 
     memory: np.ndarray
     event: int
@@ -137,7 +139,7 @@ class Slot(NamedTuple):
     def array(
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0
     ) -> np.ndarray:
-        """Return an array in the slot, which begins `offset` bytes after the slot's first byte."""
+        """Return an array in the slot. The array begins `offset` bytes after the beginning of the slot."""
         array: np.ndarray = np.ndarray(shape, dtype, self.memory, offset, strides)
         return array
 
@@ -181,7 +183,8 @@ class Channel:
     Attributes:
         up: the stream for copies to the device.
         down: the stream for copies back to the host.
-        runs: two streams for kernels, used in turn, so that consecutive parts of out can overlap.
+        runs: two streams for kernels, used in turn, so that the kernels of consecutive parts of out can
+            overlap in time.
         sent: the ring for copies to the device.
         fetched: the ring for copies back to the host.
         thread: the copy thread.
@@ -206,10 +209,10 @@ class Channel:
         cuda().cuStreamWaitEvent(stream, self.mark(other), 0)
 
     def settle(self) -> None:
-        """Wait until all enqueued work has ended, successfully or not. Its memory may be reused after that."""
+        """Wait until all enqueued work has ended, successfully or not. After that, its memory may be reused."""
         self.thread.wait()
         for stream in (self.up, *self.runs, self.down):
-            with suppress(KernelFailed):  # the error is raised where a result is waited for
+            with suppress(KernelFailed):  # the call that waits for a result raises the error
                 cuda().cuStreamSynchronize(stream)
         self.rest()
 

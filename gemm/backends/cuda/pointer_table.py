@@ -1,4 +1,4 @@
-"""Pointer batches: many separate products in one launch. A table on the device has the addresses of their operands.
+"""Pointer batches: many separate products in one launch. A table on the device has their operands' addresses.
 
 The table has a struct gemm_place (csrc/gemm.h) for each product. gemm writes the table to page-locked memory, and
 copies it to the device on the products' stream, before the launch that reads it. Kernels with `pointers` in their rows
@@ -32,10 +32,10 @@ Columns = tuple[Any, Any, Any, Any]
 """The operands a, b, c and out of several products. Each is a list or tuple with an array for each product, or one
 array that all products use, or None."""
 MOST = 16384
-"""The most products of a table: MOST_ALIKE in order.h."""
+"""The maximum number of products in a table. MOST_ALIKE in order.h has the same value."""
 LEAST = 16
-"""The minimum number of products for which a table is worth its cost. For a table, the host needs as much time as for
-some launches."""
+"""The minimum number of products for which a table is worth its cost. To make a table, the host needs as much time as
+for several launches."""
 _PLACE, _C, _OUT = 32, 16, 24
 """Bytes of a gemm_place, and the offsets of the addresses of c and out in it."""
 
@@ -48,9 +48,9 @@ def _memory(gpu: Any) -> tuple[Ring, threading.Lock]:
 
 @contextmanager
 def table_memory(gpu: Any) -> Iterator[Slot]:
-    """Acquire page-locked memory for the entries of MOST products, and as much workspace behind them.
+    """Acquire page-locked memory for the entries of MOST products, followed by as many bytes of workspace.
 
-    One thread at a time can use it.
+    Only one thread at a time can have the memory.
     """
     ring, lock = _memory(gpu)
     with lock:
@@ -64,7 +64,7 @@ def table_memory(gpu: Any) -> Iterator[Slot]:
 def capturing(stream: int) -> bool:
     """Return whether `stream` is being captured into a graph.
 
-    Then gemm must not use a table: when the graph runs, the table's memory has another use.
+    If so, gemm must not use a table: when the graph runs later, the table's memory has another use.
     """
     try:
         return bool(cuda().cuStreamIsCapturing(stream))
@@ -73,7 +73,7 @@ def capturing(stream: int) -> bool:
 
 
 def rounded(count: int) -> int:
-    """Round `count` up, by at most an eighth. Each size of a table needs its own launch plan: this limits the sizes."""
+    """Round `count` up, by at most an eighth. Each table size needs its own launch plan: rounding limits the sizes."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step
 
@@ -101,12 +101,12 @@ def launch(
 ) -> None:
     """Enqueue the products of a table with the launch graph `launches(layout)`.
 
-    The call overwrites the memory behind the table's entries in `slot`. If it raises KernelFailed, nothing was
-    computed.
+    The call fills the table up to a rounded number of entries: it overwrites the memory in `slot` behind the products'
+    entries. If it raises KernelFailed, nothing was computed.
     """
     count, layout, bits, in_place, _ = table
     size = rounded(count)
-    slot.array((size, _PLACE), (_PLACE, 1), np.dtype(np.uint8))[count:] = 0  # entries without a product
+    slot.array((size, _PLACE), (_PLACE, 1), np.dtype(np.uint8))[count:] = 0  # the additional entries have no product
     aligned = [math.gcd(16, x) for x in bits]
     if in_place or not layout.reads_c:
         aligned[2] = aligned[3]
@@ -121,7 +121,7 @@ def launch(
         c = 0 if not layout.reads_c else at + (_OUT if in_place else _C)
         ready.run(stream, (at, at + 8, c, at + _OUT, 0), scale)
     except KernelFailed:
-        with suppress(KernelFailed):  # the slot must be free, even if its event was not recorded
+        with suppress(KernelFailed):  # wait: the slot must be free, even if its event was not recorded
             cuda().cuStreamSynchronize(stream)
         raise
     finally:
@@ -202,9 +202,9 @@ def read(reader: Library, columns: Columns, start: int, count: int, address: int
 
 @cache
 def _share() -> int:
-    """Return the address of the C engine's gemm_share, which distributes work to threads.
+    """Return the address of the C engine's function gemm_share, which distributes work to threads.
 
-    Returns 0 if the engine is missing. Then one thread does all the work.
+    Returns 0 if the engine is missing. One thread then does all the work.
     """
     with suppress(BackendUnavailable):
         module = engine.engine()

@@ -24,11 +24,11 @@ from gemm.core.operands import Cut, Range, Work, part
 from gemm.core.problem import Device, DeviceView
 
 TOGETHER = 4 << 20
-"""Bytes of all operands up to which they are sent together. Panels would hide at most half of the copies (about 0.05 ms
-at 40 GB/s), and cost as much time for threads and driver calls. They fit into one slot of staging memory."""
-_LEAST = 32 << 20  # bytes; a smaller product is not halved: other users fill the device
+"""Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would hide at
+most half of the copies (about 0.05 ms at 40 GB/s), and cost as much time for threads and driver calls."""
+_LEAST = 32 << 20  # bytes; a smaller product is not halved: if memory is short, other users have filled the device
 _GRAIN = 256  # halves begin at multiples of _GRAIN
-_SENT = "a", "b", "c", "bias", "out"  # in the order of their memory on the device
+_SENT = "a", "b", "c", "bias", "out"  # operands, in the order of their addresses on the device
 
 
 Enqueue = Callable[[Work, int], None]
@@ -41,9 +41,9 @@ def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
 
     Args:
         gpu: the GPU. Its context must be current.
-        enqueue: the function that launches whole operands or parts of them, with any strides.
-        cuts_k: whether k may be cut if the device has too little memory. The partial sums are then rounded to out's
-            type, and nothing except c may be added to them.
+        enqueue: launches products of whole operands or of parts of them, with any strides.
+        cuts_k: whether k may be cut if the device has too little memory. The sums of each part of k are then rounded
+            to out's type. Set it only if nothing except c is added to the product.
 
     Raises:
         KernelFailed: out is undefined. If out is also c and was already written, the error's `spoilt` is set. Other
@@ -72,7 +72,7 @@ def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
 
 
 def _stage_along_k(gpu: Any, enqueue: Enqueue, work: Work, in_place: bool) -> None:
-    """Compute the products of both halves of k, and add the second to the first."""
+    """Compute the product of the first half of k, then add the product of the second half."""
     out, last = work.out, work.out.ndim - 1
     total = np.empty(out.shape, out.dtype) if in_place else out
     try:
@@ -96,7 +96,7 @@ def _halves(length: int) -> tuple[Range, Range]:
 def _halved(work: Work, cuts_k: bool) -> int | None:
     """Return the axis of out to halve, or out.ndim for k.
 
-    Returns None if the product is too small to be the cause of the missing memory, or if it cannot be cut.
+    Returns None if the product cannot be cut, or is so small that something else must have filled the device's memory.
     """
     a, b, out = work.a, work.b, work.out
     axes = int(out.ndim)
@@ -128,7 +128,7 @@ class _Product:
         self._blocks = {name: block(x, padded=name != "out") for name, x in self._host.items()}
         sizes = {name: of.nbytes for name, of in self._blocks.items()}
         if "c" in sizes and all(work.c.strides[axis] for axis in self._blocks["out"].axes):
-            # c shares out's memory on the device. (If c repeats, it has its own memory and is sent once.)
+            # c shares out's memory on the device. (If c repeats along an axis, it has its own memory and is sent once.)
             self._blocks["c"] = self._blocks["out"]
             del sizes["c"]
         *starts, self._bytes = accumulate((-(-size // ALIGN) * ALIGN for size in sizes.values()), initial=0)
@@ -210,7 +210,7 @@ class _Product:
             self._gpu.free(base, channel.up)
 
     def _send_and_compute(self, transfers: Transfers, base: int) -> None:
-        """Send each panel, then launch the parts of out that it makes computable. Queue their results to be fetched."""
+        """Send each panel, then launch the parts of out that it makes computable. Queue the copies of their results."""
         channel, views = self._channel, self._views(base)
         sent: set[tuple[str, tuple[Range, ...]]] = set()
 
@@ -255,7 +255,7 @@ class _Product:
 
 
 def _speed(gpu: Any, kind: str, itemsize: int) -> float:
-    """Return the approximate multiply-adds per second, for the model of panels.
+    """Return approximately how many multiply-adds `gpu` computes per second, for the model of panels.
 
     The rates of floats are those of an H200 in large products, scaled by multiprocessors and clock.
     """

@@ -26,7 +26,7 @@ from gemm.core.operands import Cut, Range
 ALIGN = 256
 """The alignment of operands on the device, in bytes. cuMemAlloc has the same alignment."""
 _ROW = 16  # rows are padded to a multiple of this many bytes
-_PADDED_FROM = 16 * _ROW  # bytes; shorter rows get no padding, which could be most of their memory
+_PADDED_FROM = 16 * _ROW  # bytes; shorter rows are not padded, because padding could be most of their memory
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     run = len(whole) - 1  # the outermost axis along which the part is contiguous
     while run > 0 and whole[run]:
         run -= 1
-    cut, below = run, of.strides[run]  # the axis to cut; bytes in staging memory of one index along the axis
+    # the axis to cut; the bytes that one index along this axis takes in staging memory
+    cut, below = run, of.strides[run]
     while cut < len(whole) - 1 and below > limit:
         cut += 1
         below = of.strides[cut]
@@ -168,7 +169,7 @@ class Rows2D(ctypes.Structure):
 
 
 class _Awaited(NamedTuple):
-    """A piece of out to fetch to `target` after `event`. 0 means that the previous piece's event suffices."""
+    """A piece of out to fetch to `target` after `event`. If `event` is 0, the previous piece's event suffices."""
 
     piece: Piece
     target: np.ndarray
@@ -190,9 +191,9 @@ class Transfers:
         self._channel = channel
         self._due: deque[tuple[Future[None] | None, Callable[[], None]]] = deque()  # (copy to wait for or None, call)
         self._filling = 0  # number of slots in `_due` that are being filled
-        self._waiting: deque[_Awaited] = deque()
+        self._waiting: deque[_Awaited] = deque()  # pieces whose copy from the device is not enqueued yet
         self._coming: deque[tuple[Slot, np.ndarray, np.ndarray]] = deque()  # slot, array in the slot, target
-        self._landing: deque[tuple[Slot, Future[None]]] = deque()
+        self._landing: deque[tuple[Slot, Future[None]]] = deque()  # slot, copy from the slot to its target
         self.wrote = False
 
     def send(self, array: np.ndarray, of: Block, cut: Cut, address: int, *, advance: bool) -> None:
@@ -212,13 +213,13 @@ class Transfers:
             self._due.append((filled, partial(self._depart, piece, slot, address)))
 
     def then(self, enqueue: Callable[[], None]) -> None:
-        """Queue a call of `enqueue` behind all copies that were sent before. The next `send` or `catch_up` makes it."""
+        """Queue `enqueue` behind all copies that were sent before. A later `send` or `catch_up` calls it."""
         self._due.append((None, enqueue))
 
     def catch_up(self, filling: int = 0) -> None:
         """Make the driver calls that are ready, and wait until at most `filling` slots are being filled.
 
-        With 0, wait until all queued driver calls are made.
+        If `filling` is 0, wait until all queued driver calls are made.
         """
         while self._due:
             filled, enqueue = self._due[0]
@@ -277,7 +278,7 @@ class Transfers:
 
 
 def send(gpu: Any, array: np.ndarray, address: int) -> None:
-    """Copy the one-dimensional byte array to the device after pending work on the legacy stream, and wait."""
+    """Copy a one-dimensional byte array to the device, after pending work on the legacy stream. Wait for the end."""
     with channels(gpu).one() as channel:
         channel.follow(channel.up, LEGACY_STREAM)
         transfers = Transfers(channel)
@@ -288,7 +289,7 @@ def send(gpu: Any, array: np.ndarray, address: int) -> None:
 
 
 def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
-    """Copy device memory to the one-dimensional byte array after pending work on the legacy stream, and wait."""
+    """Copy device memory to a one-dimensional byte array, after pending work on the legacy stream. Wait for the end."""
     with channels(gpu).one() as channel:
         transfers = Transfers(channel)
         transfers.fetch(array, block(array), {}, address, LEGACY_STREAM)

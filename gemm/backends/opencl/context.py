@@ -23,7 +23,7 @@ _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
 
 
 def numbers(cl_device: Any, query: int, kind: Any) -> list[int]:
-    """Query a device property that pyopencl does not know. Return it as numbers of the ctypes type `kind`.
+    """Query a device property that pyopencl does not know. Return its value as numbers of the ctypes type `kind`.
 
     Returns [] if the query fails.
     """
@@ -63,7 +63,7 @@ class Memory:
     Attributes:
         kind: (channels of a texel, or 0 for a buffer; bytes of a channel; whether texels are integers; whether the
             host can map the memory). Memory of equal kind is interchangeable.
-        width, height: the size in texels. A buffer has its bytes as width, and height 1.
+        width, height: the size in texels. For a buffer, the width is its size in bytes, and the height is 1.
         after: the events of the last command that used the memory.
     """
 
@@ -90,7 +90,7 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
-        self._holders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # in the order of `hold`
+        self._holders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # in the order of `hold` calls
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
@@ -170,9 +170,9 @@ class Handle:
 
     @threads.once
     def runs_on_cpu(self) -> bool:
-        """Whether work-items run on the host's cores, where each is a function call and therefore expensive.
+        """Whether work-items run on the host's cores, where each work-item is a function call and therefore expensive.
 
-        Some tools report a device that is both a CPU and a GPU. Such a device counts as a GPU.
+        Some tools, such as Oclgrind, report a device that is both a CPU and a GPU. Such a device counts as a GPU.
         """
         import pyopencl as cl
 
@@ -248,7 +248,7 @@ class Handle:
         return program
 
     def take(self, kind: tuple[int, int, bool, bool], width: int, height: int) -> Memory:
-        """Return a buffer or image of at least this size, from the pool or a new one. Raises cl.Error."""
+        """Return a buffer or image of at least this size, from the pool if possible, else new. Raises cl.Error."""
         need = Memory(None, kind, width, height)
         with self._lock:
             fits = [
@@ -265,7 +265,7 @@ class Handle:
 
     @property
     def room(self) -> int:
-        """The most bytes that all repeated products of the device (class Replay) may hold together."""
+        """The maximum number of bytes that all repeated products of the device (class Replay) may hold together."""
         return max(_KEPT, int(self.cl_device.global_mem_size) // 32)
 
     @property
@@ -323,9 +323,9 @@ class Handle:
         return cl.Image(self.context, flags, cl.ImageFormat(order, kind), desc=shape)
 
     def give(self, memory: Memory, after: list[Any]) -> None:
-        """Return `memory` to the pool. Its last use ends with the events `after`.
+        """Return `memory` to the pool. The last use of the memory ends with the events `after`.
 
-        If the pool exceeds its bound, the oldest memory in it is freed.
+        If the pool then has more than _KEPT bytes, the oldest memory in it is freed.
         """
         memory.after = after
         with self._lock:

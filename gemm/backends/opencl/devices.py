@@ -1,6 +1,6 @@
 """OpenCL devices: finds them and describes what they can do.
 
-Features come from extensions and queries, never from the vendor id, because two CPU runtimes have a GPU maker's id.
+Features come from extensions and queries, never from the vendor id: two CPU runtimes report the id of a GPU maker.
 All modules of this package import pyopencl inside functions only, so that importing gemm loads no driver.
 """
 
@@ -82,7 +82,7 @@ def _builds_nothing(version: str) -> str:
     """Return why a device with this CL_DEVICE_VERSION cannot compile any kernel, or "".
 
     PoCL's version contains the CPU for which PoCL compiles. If the CPU is newer than PoCL's LLVM, the version
-    contains "generic". Clang does not know that name for x86-64, so that each build fails with "unknown target CPU
+    contains "generic". Clang does not know this name for x86-64, so each build fails with "unknown target CPU
     'generic'".
     """
     if "PoCL" in version and "x86_64" in version and version.endswith("-generic"):
@@ -93,13 +93,13 @@ def _builds_nothing(version: str) -> str:
 def _vector_width(reported: int, version: str) -> int:
     """Return the number of float32 elements in the vector registers for which the device's compiler generates code.
 
-    PoCL reports 16 for every CPU with AVX-512. But its LLVM may treat the CPU as an older one (LLVM 14 treats a Zen 4
-    as a Zen 3). Compiling float16 arithmetic for 16 elements then aborts the compiler ("Cannot select ... fma"), and
-    with it this process.
+    PoCL reports 16 for every CPU with AVX-512. But PoCL's LLVM may treat the CPU as an older model without AVX-512
+    (LLVM 14 treats a Zen 4 as a Zen 3). Compiling float16 arithmetic for 16 elements then aborts the compiler ("Cannot
+    select ... fma"), and this process with it.
 
     Args:
         reported: the width that the device reports.
-        version: its CL_DEVICE_VERSION.
+        version: the device's CL_DEVICE_VERSION.
     """
     target = version.rpartition("-gnu-")[2]
     old = "PoCL" in version and "x86_64" in version and not _AVX512.search(target)
@@ -133,7 +133,7 @@ def _rank(device: Any) -> int:
 
 
 def describe(cl_device: Any, key: str, handle: Handle) -> Device:
-    """Return `cl_device` as a Device, which select, the rows' rules and `gemm info` use.
+    """Return `cl_device` as a Device, for gemm.select, the rules of catalog rows, and `gemm info`.
 
     The function creates a context (`handle.context`) only if the device supports images.
     """

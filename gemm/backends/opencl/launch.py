@@ -40,7 +40,7 @@ class Launcher:
         defines = {name: value for name, value in kernel.params.items() if name.isupper()}
         bits = 8 * problem.itemsizes[0]
         defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
-        # Some features of kernels need OpenCL C 3.0, which is not the default.
+        # Integer dot products need OpenCL C 3.0, which is not the compiler's default.
         standard = ["-cl-std=CL3.0"] if "integer_dot_product" in kernel.needs else []
         # The vendors' examples use -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero. gemm does
         # not: NaN and Inf must propagate, and -0 and denormals must be preserved.
@@ -50,9 +50,10 @@ class Launcher:
             self.limit, self.fixed = self._groups()
 
     def _groups(self) -> tuple[int, tuple[int, int] | None]:
-        """Return the most work-items of a work-group, and the work-group size that the kernel requires, or None.
+        """Return (limit, required): two properties of the built kernel.
 
-        The limit is that of the built kernel, which may be less than the device's.
+        `limit` is the maximum number of work-items in a work-group. It may be less than the device's. `required` is the
+        work-group size that the kernel requires, or None.
         """
         import pyopencl as cl
 
@@ -173,7 +174,7 @@ class Launcher:
     def _tile(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> Tile:
         (m, k), n, limits = a.shape[-2:], b.shape[-1], self.device.limits
         kept = isinstance(b, DeviceView) and isinstance(b.owner, Kept)
-        right = Layout(k, n) if kept else self.b  # a prepacked matrix cannot be cut
+        right = Layout(k, n) if kept else self.b  # padded to the whole matrix: a prepacked matrix cannot be cut
         rows, cols = "km" if self.a.turned else "mk"
         operands = (a, self.a, rows, cols), (b, right, "k", "n"), (c, STRIDED, "m", "n"), (out, STRIDED, "m", "n")
         staged = tuple(
@@ -215,7 +216,8 @@ class Launcher:
             x, y = part(a, index, batch, rows, piece), part(b, index, batch, piece, cols)
             left, right = traffic.load("a", transposed(x) if self.a.turned else x, self.a), traffic.load("b", y, self.b)
             steps = self.b.padded(piece.stop - piece.start, 1)[0]
-            # Without parts of k, `stage` has two bits: 1 resumes from raw sums, 2 finishes with alpha and beta.
+            # With parts of k, `stage` is the length of a part. Without, it has two bits: 1 resumes from raw sums, 2
+            # finishes with alpha and beta.
             stage = share if parts > 1 else (piece.start > 0) + 2 * (piece.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             args, program = (*left.args, *right.args, *ends, size), self._program(variant)
@@ -250,9 +252,10 @@ class Launcher:
         return *addend.args, *target.args
 
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the numbers of work-items for a tile of out, and the work-group size.
+        """Return the numbers of work-items for a tile of out, and the work-group size, each as (along n, along m).
 
-        If the kernel requires a work-group size, that size is used. Otherwise it is the preferred size, reduced to fit.
+        The work-group size is the one that the kernel requires. If the kernel requires none, it is the row's preferred
+        size, reduced to fit the tile and the kernel's limit.
         """
         params = self.kernel.params
         if self.fixed:

@@ -22,13 +22,13 @@ class Layout:
 
     Attributes:
         rows, cols: each matrix is padded to multiples of `rows` and `cols`.
-        channels: the channels of an image's texel, 1 or 4; 0 for a buffer.
-        bits: whether the image's texels are integers with the bits of the floats. The device cannot flush or change
-            integers.
-        panel: the columns of a panel. The matrix is stored as panels, one after the other, each row-major. 0 means
-            that the whole matrix is row-major.
+        channels: the number of channels of an image's texel, 1 or 4; 0 for a buffer.
+        bits: whether the image's texels are integers with the bits of the floats. A device may flush or change floats,
+            but not integers.
+        panel: the number of columns of a panel. The matrix is stored as panels, one after the other, each row-major. 0
+            means that the whole matrix is row-major.
         turned: whether memory contains the transpose of each matrix. All other attributes describe the transpose.
-        strided: whether the kernel reads buffers with any strides. Then device operands are used in place.
+        strided: whether the kernel reads buffers with any strides. If so, device operands are used in place.
         pad: the value of the padding, -0.0 for A and +0.0 for B. Along k, their product is -0.0, which leaves every
             sum unchanged. Adding +0.0 would change a sum of -0.0 (from a product that underflowed) to +0.0.
     """
@@ -47,14 +47,14 @@ class Layout:
 
 
 _PITCH = 1 << 22
-"""The most elements from one row to the next. Kernels use 32-bit byte offsets within the rows of a tile."""
+"""The maximum row stride, in elements. Kernels use 32-bit byte offsets within the rows of a tile."""
 MOST = 1 << 31
 """The limit on the elements that an operand spans, for kernels that require a layout (not `strided`)."""
 
 PACKED = Layout()
 STRIDED = Layout(strided=True)
 
-_GROUPS = 65535  # work-groups along the second and third axis that every driver supports
+_GROUPS = 65535  # every driver supports this number of work-groups along the second and the third axis
 
 
 def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
@@ -106,10 +106,10 @@ def part(operand: Operand, index: tuple[int, ...], batch: slice, rows: slice, co
 
 @dataclass(frozen=True)
 class Staged:
-    """An operand in memory from which its kernel reads it.
+    """An operand in the memory from which the product's kernel reads it: a buffer or an image (`data`).
 
-    `strides` are (batch, row, column) in elements. For an image, only the first one counts: the rows from one matrix to
-    the next, or 0 if all products use the same matrix.
+    `offset` and `strides` (batch, row, column) are in elements. For an image, only the batch stride counts: the number
+    of image rows from one matrix to the next, or 0 if all products use the same matrix.
     """
 
     data: Any
@@ -152,7 +152,7 @@ def tile(
         slabs: (layout, rows, cols) of each operand that is staged. rows and cols are "m", "n" or "k".
         itemsize: bytes of an element.
         image: the greatest width and height of an image, in texels.
-        nbytes: the most bytes of one staged operand.
+        nbytes: the maximum size of one staged operand, in bytes.
     """
     m, n, k = whole
     size = {"m": m, "n": min(n, _PITCH), "k": min(k, _PITCH)}
@@ -184,13 +184,13 @@ def tile(
 
 @dataclass(frozen=True, eq=False)
 class Loan:
-    """Owns a view of host memory that a device may access during one call; see the module `mapped`.
+    """The owner of views of host memory that a device may access during one call; see the module `mapped`.
 
     Attributes:
         rows, cols: rows and columns of each matrix in that memory, or 0 if they are not known.
         tall, wide: rows and columns with padding. The padding is -0.0 to the right of a matrix and +0.0 below it.
             Layout.pad requires these values along k, whether the matrix is read as A or as B.
-        events: always empty. The call's queue runs in order, and the call waits for its end.
+        events: always empty. The call's queue runs in order, and the call waits until all its commands have ended.
     """
 
     rows: int = 0
@@ -218,7 +218,7 @@ def fits(view: DeviceView, layout: Layout) -> bool:
     """Return whether the matrices of `view`, with the padding around them in memory, have the required `layout`."""
     shape, itemsize = view.shape[-2:], view.dtype.itemsize
     padded = layout.padded(*shape)
-    # If the transpose is stored, k runs along the other axis. The padding of a Loan then has the wrong sign of zero.
+    # If memory contains the transpose, k is the other axis. The padding of a Loan then has the wrong sign of zero.
     lent = isinstance(view.owner, Loan) and not layout.turned and view.owner.covers(view, *padded)
     if padded != shape and not lent:
         return False

@@ -2,8 +2,8 @@
 
 The memory of an array from `gemm.empty` is a buffer of the driver (`Mapped`). The buffer is mapped, so that the host
 can use the array, except while a product runs. `lent` unmaps the buffer for a product, and maps it again before the
-call returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: a product in another
-thread waits for it.
+call returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: while a product uses the
+buffer, products in other threads that need the buffer wait.
 
 Other large arrays are wrapped in a buffer for the duration of the call (USE_HOST_PTR). gemm does this only if a test
 has shown that the driver does not copy such memory.
@@ -168,10 +168,10 @@ def owner(array: Any) -> Mapped | None:
 
 @contextmanager
 def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> Iterator[list[Any]]:
-    """Yield `operands`, with views of device memory instead of those that `device` can use in place.
+    """Yield `operands`. Each operand that `device` can use in place is replaced by a DeviceView of its memory.
 
-    The kernel writes the last operand. When the block ends, normally or with an error, all commands have ended and the
-    host can use its memory again.
+    The kernel writes the last operand. After the `with` block, even if it raised an error, all commands have ended and
+    the host can use the memory of the operands again.
     """
     handle: Handle = device.handle
     found = [owner(operand) if isinstance(operand, np.ndarray) else None for operand in operands]
@@ -247,9 +247,10 @@ _alignments: weakref.WeakKeyDictionary[Handle, int] = weakref.WeakKeyDictionary(
 
 
 def shared_from(handle: Handle) -> int:
-    """Return the alignment from which the driver uses given host memory in place, or 0 if it always copies.
+    """Return the alignment in bytes that host memory needs so that the driver uses it in place.
 
-    OpenCL has no query for this, so gemm tests it. A command's writes must be visible in the memory without mapping it.
+    Returns 0 if the driver always copies host memory. OpenCL has no query for this, so gemm tests it: the writes of a
+    command must be visible in the host memory before the buffer is mapped.
     """
     import pyopencl as cl
 

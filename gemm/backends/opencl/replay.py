@@ -1,7 +1,7 @@
 """Repeated products of device arrays: enqueues the commands of an earlier product with other buffers.
 
 Checking the arguments, choosing a kernel, cutting the product and setting the kernel's arguments takes longer than a
-small product. Most products are one or two kernels, and up to three kernels that pack operands. Operands with equal
+small product. Most products need one or two kernels, and up to three more that pack operands. Operands with equal
 shapes, strides, offsets, types and queue need the same kernels with other buffers.
 """
 
@@ -16,11 +16,12 @@ from gemm.backends.opencl.context import Handle
 from gemm.backends.opencl.staging import Traffic
 
 MOST_COMMANDS = 5
-"""The most commands of a product that can be repeated: three that pack, the kernel, and the sum of the parts of k."""
+"""The most commands of a product that can be repeated: three that pack operands, the kernel itself, and one that adds
+up the parts of k."""
 
 
 class Replay:
-    """The commands of a product of pyopencl Arrays. The thread that made a Replay can repeat it for similar Arrays.
+    """The commands of a product of pyopencl Arrays. The thread that made a Replay can repeat them for similar Arrays.
 
     A Replay has its own kernel objects, so that their arguments stay set. It also has its own memory for packed
     operands and partial sums, which only its commands use.
@@ -54,8 +55,8 @@ class Replay:
         self._last: Any = None  # the event of the last command
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
         self._handle, self._packs = handle, sum(command.packs for command in traffic.commands)
-        # `_own` keeps the memory alive: a kernel's arguments do not. (The memory of a prepacked b lives as long as its
-        # owner, which also owns the Replays of its products.)
+        # `_own` keeps the memory alive: a kernel's arguments do not. (A prepacked b is not in `_own`. Its owner keeps
+        # the memory alive, and also owns the Replays of products with this b.)
         own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
         self._own: dict[int, Any] | None = own
         for command in traffic.commands:
@@ -78,8 +79,8 @@ class Replay:
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any, *scalars: Any) -> Any:
         """Enqueue the product. Return `out`, or a new Array if `out` is None.
 
-        `scalars` are alpha, beta and possibly the bias, which is None: no OpenCL kernel adds one. Returns None if the
-        product must take the full path.
+        `scalars` are alpha, beta and possibly the bias. The bias is always None, because no OpenCL kernel adds a bias.
+        Returns None if the product must take the full path.
         """
         import pyopencl as cl
 

@@ -19,13 +19,13 @@ from gemm.core import backend, disk_cache
 from gemm.core.problem import DeviceView, Operand
 
 _SQUARE = (32, 8, 1)
-"""The work-group that packs with TURN (see pack_operand.cl): it packs 32 x 32 elements, and each work-item packs 4
-elements of a column."""
+"""The work-group size for packing with TURN (see pack_operand.cl). Such a work-group packs 32 x 32 elements, and each
+of its work-items packs 4 elements of a column."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kept(backend.Kept):
-    """Owns a prepacked matrix in a Memory, in the layout that a kernel reads. `events` is always empty."""
+    """Owns a prepacked matrix (a `Memory`) in the layout that a kernel reads. `events` is always empty."""
 
     staged: Staged
     events: tuple[()] = ()
@@ -37,9 +37,9 @@ class Command:
 
     Attributes:
         program: (source, options, name of the entry function).
-        extent: the work-items in total.
-        group: the work-items of a work-group. None: the driver chooses.
-        packs: the bytes of an operand that the kernel packs, or 0.
+        extent: the number of work-items along each axis.
+        group: the number of work-items of a work-group along each axis. None: the driver chooses.
+        packs: if the kernel packs an operand, the bytes of the operand, else 0.
         scale: the index in `args` of alpha and beta, or None.
     """
 
@@ -52,7 +52,7 @@ class Command:
 
 
 class Traffic:
-    """The commands of one call, the operands that it has staged, and the events for which the next command waits."""
+    """The commands of one call, the operands that are staged, and the events for which the next command waits."""
 
     def __init__(self, handle: Handle, queue: Any, after: list[Any]) -> None:
         self.handle, self.queue, self.after = handle, queue, after
@@ -91,7 +91,7 @@ class Traffic:
     def reserve(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
     ) -> tuple[Staged, Memory]:
-        """Return memory for (batch, rows, cols) elements in `layout`. It belongs to `name` until the call ends."""
+        """Return memory for (batch, rows, cols) elements in `layout`. It is reserved for `name` until the call ends."""
         self.release(name)
         batch, (rows, cols) = shape[0], layout.padded(*shape[1:])
         if layout.channels:
@@ -130,7 +130,7 @@ class Traffic:
         return Kept(memory, staged)
 
     def fetch(self, name: str, out: np.ndarray) -> None:
-        """Copy the contents of `name`, which must be a PACKED buffer, to `out`. Wait for the copy."""
+        """Copy the buffer `name`, whose layout must be PACKED, to `out`. Wait for the copy."""
         import pyopencl as cl
 
         memory = self._held[name][2]
@@ -221,8 +221,8 @@ class Traffic:
         self.run(Command(program, extent, group, args, packs=view.size * itemsize))
 
     def _division(self, view: DeviceView, layout: Layout) -> tuple[tuple[int, int, int] | None, tuple[int, int]]:
-        """Return the work-group that packs `view` (None: the driver chooses), and the rows and columns that each
-        work-item writes.
+        """Return the size of the work-groups that pack `view` (None: the driver chooses), and the numbers of rows and
+        columns (texels of an image) that each work-item writes.
         """
         if self.handle.runs_on_cpu:
             return (1, 1, 1), (32, layout.panel or 256)
