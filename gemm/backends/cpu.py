@@ -92,7 +92,7 @@ class CpuBackend(Backend):
     keeps_alike: ClassVar[bool] = True
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
-        """Pack `b` into the aligned panels that the kernel reads. Return the packed bytes, with the shape of `b`.
+        """Return `b`, packed into the aligned panels that the kernel reads. The result has the shape of `b`.
 
         The strides of `b` must be multiples of its element size.
         """
@@ -122,7 +122,7 @@ class CpuLaunch:
         """Bind `kernel` to `problem`.
 
         Args:
-            goes_on: Continue the sums that out already contains. Then out's column stride must be one element, alpha
+            goes_on: Continue the sums that out already contains. If set, out's column stride must be one element, alpha
                 must be 1, and c must be None.
         """
         self._ffi, self._lib = loaded.ffi, loaded.lib

@@ -58,7 +58,7 @@ class Library:
         return partial(DeviceArray, dtype=dtype or x.dtype, device=x.device)
 
     def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
-        """Return `count` new arrays of this shape. `make` comes from `maker`. The arrays may be slices of one."""
+        """Return `count` new arrays of this shape, made by `make`. They may be slices of one larger array."""
         return [make(shape) for _ in range(count)]
 
 

@@ -145,7 +145,6 @@ class Gpu:
         """Return `kernel`, compiled in the variant `form` and loaded.
 
         gemm finds the compiled kernel in the disk cache or compiles it. Each variant is loaded once.
-
         Raises KernelFailed.
         """
         key = (kernel, *form.items())

@@ -151,7 +151,7 @@ class Operand(NamedTuple):
         return self.extent, self.k, self.across, self.along
 
     def contiguous(self, pitch: int, transposed: bool) -> Operand:
-        """Return the operand with contiguous lines (see `lines`), `pitch` elements from one to the next."""
+        """Return the operand with contiguous lines (see `lines`), `pitch` elements from line to line."""
         across, along = (1, pitch) if transposed else (pitch, 1)
         return self._replace(across=across, along=along, transposed=transposed)
 

@@ -2,7 +2,7 @@
 
 A host array of any strides becomes a `Block` in device memory. A Block keeps the array's own order of axes in memory,
 so that copying reads host memory sequentially. Axes that repeat (stride 0) are transferred once. Rows are padded to
-multiples of 16 bytes, because the copy engine TMA requires this.
+multiples of 16 bytes, because TMA, which loads tiles of operands into shared memory, requires this.
 """
 
 from __future__ import annotations
