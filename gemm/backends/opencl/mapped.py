@@ -6,7 +6,7 @@ call returns or raises. The host therefore only accesses mapped memory. Each buf
 buffer, products in other threads that need the buffer wait.
 
 Other large arrays are wrapped in a buffer for the duration of the call (USE_HOST_PTR). gemm does this only if a test
-has shown that the driver does not copy such memory.
+(`shared_from`) has shown that the driver does not copy such memory.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Mapped:
             except cl.Error:
                 try:
                     with self.handle.reported("the driver does not give an array's memory back"):
-                        self._enqueue()  # the error may be the product's: try once more
+                        self._enqueue()  # the error may come from the product: try once more
                 except KernelFailed as error:
                     raise KernelFailed(str(error), lost=error.lost, spoilt=True) from error
                 raise
@@ -131,7 +131,7 @@ def _leave() -> None:
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
     """Return an array in memory that `device` shares with the host.
 
-    Its rows are padded so that kernels can read the array in place. Returns None if the device shares no memory with
+    The rows are padded so that kernels can read the array in place. Returns None if the device shares no memory with
     the host, or has too little left.
     """
     import pyopencl as cl
@@ -154,7 +154,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.nd
 
 
 def _padded(length: int, most: int) -> int:
-    """Round `length` up to a multiple of a power of two, at most `most`. The length grows by at most an eighth."""
+    """Round `length` up to a multiple of a power of two that is at most `most`. It grows by at most an eighth."""
     grain = min(most, 1 << max(length // 8, 1).bit_length() - 1)
     return -(-length // grain) * grain
 
