@@ -121,7 +121,7 @@ def _undivided(problem: Problem, whole: Sequence[Plan]) -> str:
 
 
 def _splits(problem: Problem, backend: str, kernel: str | None, whole: Sequence[Plan]) -> Iterator[Split]:
-    """Splits in proportion to the devices' rates, in bytes of the result per second.
+    """Yield splits whose parts are proportional to the devices' rates. A rate is in bytes of the result per second.
 
     The first split uses the rates predicted for the whole product. Each later split uses the rates predicted for the
     parts of the previous split.
@@ -153,7 +153,7 @@ def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
 
     If the batch is larger than m, each device computes some products of the batch. Otherwise the result is cut into a
     grid of parts, and each device receives its rows of a and its columns of b. The grid is the one that transfers the
-    fewest bytes. If several transfer equally few, it is the one of these with the most cuts along m.
+    fewest bytes. Among grids that transfer equally few, the grid with the most cuts along m is taken.
     """
     if problem.batch > problem.m:
         yield from ((("batch", start, stop),) for start, stop in pairwise(bounds(problem.batch, rates)))
@@ -287,7 +287,8 @@ class Side:
     def settle(self) -> None:
         """Wait until the thread that claimed the part has finished it.
 
-        If no thread has claimed the part, this thread claims it without computing it, so that no thread starts later.
+        If no thread has claimed the part, this thread claims it without computing it: no other thread can then start
+        to compute it later.
         """
         if not self._claimed("here"):
             while not self.done:
@@ -316,7 +317,7 @@ def at_once(sides: Sequence[Side]) -> None:
     try:
         for each in others:
             with suppress(RuntimeError, MemoryError):  # the system cannot start more threads
-                start_new_thread(each.work, ("there",))  # unlike Thread.start, it never waits, so Ctrl-C is harmless
+                start_new_thread(each.work, ("there",))  # never waits, unlike Thread.start: Ctrl-C is harmless
         leaves = min(DRIVING, engine.get_num_threads() // 4) if others and own.native else 0
         with engine.leaving(leaves) if leaves else nullcontext():
             own.work("here")

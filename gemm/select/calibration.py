@@ -60,7 +60,7 @@ The number includes the product that warms up; the logarithm does not.
 def adapts() -> bool:
     """Whether the running program corrects predictions: true unless GEMM_ADAPT is 0.
 
-    Raises ValueError if GEMM_ADAPT is neither 0, 1 nor empty.
+    Raises ValueError if GEMM_ADAPT has a value other than 0 and 1.
     """
     text = os.environ.get("GEMM_ADAPT")
     return not text or bool(threads.setting("GEMM_ADAPT", "0 or 1", threads.switch, True))

@@ -203,8 +203,8 @@ class Bound:
 
         Args:
             flops: the problem's FLOPs. With 0 FLOPs the bound holds at any arithmetic rate.
-            moved: the bytes that the problem moves to and from the device. The caller computes `flops` and `moved` once
-                for all kernels.
+            moved: (bytes sent to the device, bytes fetched from the device). The caller computes `flops` and `moved`
+                once for all kernels.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._modelled:
@@ -275,8 +275,9 @@ def _traffic(kernel: Kernel, problem: Problem) -> float:
 def _gathered(kernel: Kernel, problem: Problem) -> int:
     """Return the number of elements that `kernel` loads one by one.
 
-    A kernel that reads operands in place loads four elements at a time if the product is at least as large as the tile
-    of one group and the rows' lengths are multiples of four. Otherwise it loads single elements.
+    A kernel that reads operands in place loads four elements of an operand at a time under two conditions: along m (for
+    b: n) the product is at least as large as the tile of a work-group, and the length of the operand's rows is a
+    multiple of four elements. Otherwise it loads single elements.
     """
     if not kernel.params.get("DIRECT"):
         return 0

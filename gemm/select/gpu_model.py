@@ -96,7 +96,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     count = groups * cluster
     # The share of the elements that one multiprocessor computes, and the number of blocks that it runs at once.
     share, together = 1 / min(count, units), min(-(-count // units), most)
-    compute += ALONE * alone * share / together**0.5  # partly hidden by other blocks' arithmetic
+    compute += ALONE * alone * share / together**0.5  # other blocks' arithmetic hides a part of these copies
     # Kernels with tensor maps transpose a result while they store it. Other kernels store a transposed result element
     # by element.
     if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):

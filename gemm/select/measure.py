@@ -19,7 +19,7 @@ from gemm.core.problem import Device, DeviceView, Operand, Problem
 from gemm.select.verify.samples import on_device, random_matrix, types_of
 
 LEAST = 16
-"""Size along each axis, rounded up to whole tiles, of a product that takes only as long as its launch."""
+"""About the size along each axis of a product that takes only as long as its launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
 sizes; the rate of host memory follows from the time with MOVED."""
@@ -173,7 +173,7 @@ def again(launch: Launch, a: Operand, b: Operand, out: Operand) -> Callable[[], 
 
 
 def finished(backend: Backend, device: Device, run: Callable[[], Any], times: int) -> None:
-    """Call `run` `times` times in a row, then wait until the device has finished."""
+    """Call `run()` `times` times without waiting in between, then wait until the device has finished."""
     for _ in range(times):
         run()
     backend.synchronize(device)

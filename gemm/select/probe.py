@@ -158,7 +158,7 @@ def _begin(*kind: str) -> Task:
     name, verify = entry(*kind), not kind
 
     def search(task: Task) -> None:
-        blob = disk_cache.load(name)  # another process may have been faster
+        blob = disk_cache.load(name)  # another process may have stored it meanwhile
         found = _probe(task, verify=verify) if blob is None else Facts(json.loads(blob))
         if task.stopped:
             return

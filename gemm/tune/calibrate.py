@@ -130,7 +130,8 @@ def _measured(device: Device, problem: Problem, patience: float) -> Iterator[Mea
 def _seconds(candidate: Candidate, problem: Problem, patience: float) -> float:
     """Return the least seconds of several runs.
 
-    If the product is short and its operands are in device memory, a run is up to 20 products, and its mean counts.
+    If the product is short and its operands are in device memory, a run is a sequence of up to 20 products, and the
+    mean time of these products counts.
     """
     kernel, device = candidate.kernel, candidate.device
     backend = registry.backend(device.backend)

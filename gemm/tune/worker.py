@@ -27,7 +27,7 @@ ROUNDS = 9
 SAMPLE = 2e-3
 """Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
 HOPELESS = 2.0
-"""Timing stops if the candidate is more than this many times as slow as the best one."""
+"""Timing stops if the candidate is more than this many times as slow as the best candidate so far."""
 
 
 @lru_cache(maxsize=1)

@@ -67,7 +67,7 @@ def launched(kernel: Kernel, device: Device, problem: Problem) -> Launched:
         return Launched(tiles, units, -(-k // share), False)
     tiles, members = launch_arithmetic.groups(kernel, m, n, problem.batch), kernel.params.get("MULTICAST", 1)
     parts = 1 if ordered else launch_arithmetic.parts(kernel, tiles, k, units)
-    separate = launch_arithmetic.OVERLAPPING not in device.features  # before Hopper, the parts form no cluster
+    separate = launch_arithmetic.OVERLAPPING not in device.features  # before Hopper, parts of k are separate blocks
     joined = members if separate else members * parts
     room = launch_arithmetic.room(units, launch_arithmetic.resident(kernel), joined)
     shared = not ordered and parts == 1 and launch_arithmetic.shared(kernel, tiles, k, units) > 0
@@ -127,7 +127,10 @@ def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
 
 
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
-    """Yield products whose numbers of tiles are near to whole and half waves, for each number of parts of k."""
+    """Yield products of a few tiles, and of about 1/2, 1, 3/2, 2 and 3 waves of tiles.
+
+    The number of tiles in a wave depends on the number of parts of k. All such numbers are tried.
+    """
     units, p = units_of(device), kernel.params
     most = max(p.get("parts", 0), 1)
     if "sm_count" in device.limits:

@@ -70,7 +70,7 @@ def beyond(kernel: Kernel) -> tuple[Case, ...]:
     """Return cases that exercise paths of a GPU kernel which the short cases may miss.
 
     - a product of more than one tile along m and along n
-    - if the kernel can divide tiles along k among thread blocks: such a product, with a k large enough for that
+    - if the kernel can divide the last tiles along k among thread blocks: a product whose k is large enough for that
     - if the kernel takes pointer batches: the cases APART
     """
     p = kernel.params

@@ -183,7 +183,7 @@ def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds:
 
 
 def _varied(kernel: Kernel, device: Device, dice: np.random.Generator) -> Problem:
-    """Return a product of a random regime, or one with sizes near to it."""
+    """Return the product of a random regime. In half of the cases its sizes are changed by up to one half."""
     found = list(regimes(kernel, device).values())
     problem = found[dice.integers(len(found))]
     if dice.integers(2):
