@@ -259,7 +259,8 @@ def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
 def _traffic(kernel: Kernel, problem: Problem) -> float:
     """Return the bytes that `kernel` reads and writes.
 
-    A kernel that streams an operand reads it once for each group of rows or columns; `MOST_PASSES` limits the count.
+    A kernel that streams a (or b) reads it once for each column (or row) of work-groups. At most `MOST_PASSES` of these
+    passes count.
     """
     streams = kernel.params.get("streams", 0)
     if not streams:

@@ -119,7 +119,8 @@ def _brought(
 
     Returns:
         Seconds to launch the packing kernels, in addition to the product's own launch; seconds that packing takes; the
-        number of elements that the kernel loads one by one (elements of more than 4 bytes count once for each 4 bytes).
+        number of elements that the kernel loads one by one. An element of more than 4 bytes counts once for each 4
+        bytes, and an element that is loaded several times counts each time.
     """
     (m, n, k, batch), p = shape, kernel.params
     launch, packing, alone = 0.0, 0.0, 0.0

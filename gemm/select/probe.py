@@ -80,7 +80,8 @@ class Facts:
     def link(self, device: Device) -> Rates | None:
         """Return the rates of any one kernel that passed on `device`; None if there is none.
 
-        The GPU model predicts arithmetic and memory time itself. It uses only the launch and transfer rates of these.
+        They are for kernels whose arithmetic and memory time the GPU model predicts: only the rates of launches and
+        transfers are used.
         """
         key = next((k for k, x in self.devices.items() if (x["name"], x["driver"]) == (device.name, device.driver)), "")
         return next((_rates(x) for (_, where), x in self.kernels.items() if where == key and x["ok"]), None)

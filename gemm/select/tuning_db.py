@@ -87,7 +87,7 @@ class Record:
             end.
         trials: {key of the values: Trial}. A trial's seconds are not an absolute time. The tuner measures each trial
             together with the best earlier trial. The trial's seconds are the ratio of these two times, multiplied by
-            the seconds of that best trial. They may be compared only with the seconds of other trials, not with
+            the seconds of that best trial. The result may be compared only with the seconds of other trials, not with
             `seconds`.
     """
 

@@ -199,7 +199,7 @@ class _Chain:
             self._multiply(self.second, g, c, f)
 
     def check(self, what: str) -> None:
-        """Raise Mismatch unless d and f are correct both times."""
+        """Raise Mismatch unless d and f of both launches of the chain are correct."""
         rows, e, g = wide(self.b[self.places]), wide(self.e), wide(self.g)
         for turn, (x, d, f) in enumerate(zip(self.xs, self.ds, self.fs, strict=True)):
             right = {"d = c·e": (d, matmul(x, matmul(rows, e))), "f = g·c": (f, matmul(matmul(g, x), rows))}

@@ -95,7 +95,8 @@ def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tr
     `full` adds:
 
     - more single products, and regimes of batches
-    - the chain in the regime with the most FLOPs instead, and a chain with the simplest kernel of the type
+    - the chain in the regime with the most FLOPs, not with the fewest, and a second chain in this regime, with the
+      simplest kernel of the type
     - a chain whose c reaches beyond 2**31 elements, if the device has four times the memory that this c needs
     - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. These operands use
       only a few pages of memory.
