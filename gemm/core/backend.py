@@ -25,14 +25,14 @@ a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n). c is None exact
 kernel's dtype and any strides, also negative and zero strides (out never has a zero stride over an axis longer than 1).
 m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c either does not overlap out, or has exactly
 the same elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the
-launch enqueues the work in order on the operands' queue. A launch raises KernelFailed, or MemoryError if the host has too
-little memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler) are
-not failures of the kernel and reach the caller.
+launch enqueues the work in order on the operands' queue. A launch raises KernelFailed, or MemoryError if the host has
+too little memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler)
+are not failures of the kernel and reach the caller.
 
-With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse (Kernel.fuses) get
-such problems. Such a launch also adds the bias and applies problem.activation:
-activation(alpha·a·b + beta·c + bias), with each step rounded as gemm.core.epilogue documents. bias has the
-result's type and shape (1, n) or (m, 1); it is None if problem.bias is false. bias does not overlap out.
+With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse (Kernel.fuses) get such
+problems. Such a launch also adds the bias and applies problem.activation: activation(alpha·a·b + beta·c + bias), with
+each step rounded as gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if
+problem.bias is false. bias does not overlap out.
 """
 
 
