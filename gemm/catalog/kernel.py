@@ -170,7 +170,7 @@ class Kernel:
         def steps(parts: int) -> int:
             return -(-groups * parts // units) * -(-k // parts) + worth * (parts > 1)
 
-        # If several numbers of parts take the same time, use the largest: more groups hide more of each other's latency.
+        # If several numbers of parts take the same time, use the largest: more groups hide more latency.
         parts = min(range(max(most, 1), 0, -1), key=steps)
         if parts == 1:
             return k
@@ -178,9 +178,7 @@ class Kernel:
         return -(-k // (parts * grain)) * grain
 
     def illegal(self, names: Mapping[str, int]) -> str | None:
-        """A message with the first rule of `legal` that is false for `names` (problem and device limits); None if all rules
-        are true.
-        """
+        """A message with the first rule of `legal` that is false for `names` (problem and device limits), or None."""
         scope = {**names, **self.params}
         for rule in self.legal:
             if not _value(rule, scope):

@@ -1,8 +1,8 @@
 """Right-hand sides that are packed once for many products: `gemm.prepare`.
 
-Packing reads and writes all of b; for a device, b is also transferred. A product with many rows repays this time. A
-product with few rows, such as a layer of a network that is applied to one input after another, spends more time on
-packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
+Packing reads and writes all of b; for a device, b is also transferred. In a product with many rows, the arithmetic
+takes much longer. A product with few rows, such as a layer of a network that is applied to one input after another,
+spends more time on packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gemm.frontend.arguments import Call, Given, Options, normalise, transposes
 from gemm.select import candidates, verification
 
 _ROWS = 64
-"""The assumed number of rows of a product when a kernel of a device is chosen."""
+"""The number of rows of a product that is assumed when a kernel of a device is chosen: later products are unknown."""
 
 
 class Prepared:
@@ -50,8 +50,8 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        # The packed array, which is b in the plan cache of CPU products. None on a device, where the launches contain
-        # b.
+        # b in the plan cache's keys. For CPU products it is the packed array. On a device it is None, because there the
+        # cached launches contain the packed matrix.
         self._repeated = memory if isinstance(memory, np.ndarray) else None
         # This array replaces b in the checks of shapes. It has one element in memory and keeps no large array alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
@@ -122,8 +122,8 @@ class Prepared:
             )
 
     def _call(self, given: Given, options: Options) -> Call:
-        """Check the arguments and return the Call. For host operands, b is an array of the right shape without
-        contents.
+        """Check the arguments and return the Call. For host operands, the Call's b only has the right shape; its
+        elements mean nothing.
         """
         there = isinstance(interop.wrap(given.a, "a"), DeviceView)
         dtype = self.dtype if options.dtype is None else options.dtype
@@ -202,8 +202,8 @@ def prepare(
 
     Args:
         b: (k, n) array, or (n, k) with trans_b, in host memory; or on a device, for products with arrays on that
-            device. CUDA kernels read most matrices without packing: such a CUDA array is not copied, and later changes
-            of the array affect the products.
+            device. CUDA kernels read most matrices without packing. A CUDA array that needs no packing is not copied,
+            and later changes of the array affect the products.
         trans_b: False or "N": as given. True or "T": transposed. "C": transposed and conjugated.
         dtype: the dtype of the products. Default: b's dtype.
         precision: the strictest precision that a product with this matrix will request.
