@@ -22,8 +22,8 @@ Lowercase parameters are for the host only; their default is 0:
     waits       1: the kernel has no pipeline, so each step along k takes one `startup`
     alone       1: a block uses so many registers that it has a multiprocessor for itself; successive launches then
                 overlap. k is nevertheless split as if a multiprocessor held two blocks: this was measured to be fastest
-    gathers     1: the kernel copies an operand that is contiguous along k element by element. `gflops` was measured
-                with an operand a of this layout, and therefore includes the copies of a
+    gathers     1: the kernel copies the elements of an operand one by one if the operand is contiguous along k.
+                `gflops` was measured with an operand a of this layout, and therefore includes the copies of a
     streams     1: the kernel reads an operand, or stores the result, once from end to end at the speed of memory
                 (gpu_model.py)
     parts       the most parts of k per tile (split-K). On sm_90 and newer, the blocks of the parts are a cluster
@@ -62,14 +62,14 @@ A kernel is compiled in several forms. These macros select the form, in addition
 
     A_TURNED    1: a is contiguous along m; 0: along k. The kernel gets this macro if a_lies is 3 or the kernel has
                 vectors. With a_lies 7 and A_VECTOR 1, strides are arbitrary
-    B_TURNED    1: b is contiguous along k; 0: along n. As A_TURNED, with b_lies
+    B_TURNED    1: b is contiguous along k; 0: along n. The conditions are the same, with b_lies and B_VECTOR
     A_VECTOR B_VECTOR ORDERED POINTERS    see above
     EPILOGUE    1: the kernel adds the bias and applies the activation
 
 Grid: a group of parts * MULTICAST blocks (a cluster on sm_90 and newer) computes a tile of BM * MULTICAST by BN
-outputs. Block x works on tile x / (MULTICAST * parts): on the BM rows number x % MULTICAST of this tile, and on part
-x / MULTICAST % parts of k. If the batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis, the
-host makes several launches.
+outputs. Block x computes strip x % MULTICAST (BM rows) of tile x / (MULTICAST * parts), for part x / MULTICAST % parts
+of k. If the batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis, the host makes several
+launches.
 """
 
 from __future__ import annotations
@@ -269,7 +269,8 @@ def _kmajor(op: str, bm: int, bn: int, blocks: Blocks, *, scattered: float = 0.6
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
     bk = 32 if tf32 else 128
-    # a may be contiguous along m if its boxes are 128 bytes wide and there are enough registers for its fragments.
+    # `turns`: operand a may also be contiguous along m. This takes boxes of a that are 128 bytes wide, and enough
+    # registers for the fragments of a.
     turns = bm < 256 and bm % bk == 0
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
@@ -303,11 +304,11 @@ KMAJOR: tuple[Kernel, ...] = (
         _kmajor(op, 128, 64, Blocks(3, resident=2), gflops=870000, startup=4.0, scattered=0.4)
         for op in ("s8s32", "u8s32")
     ),
-    # With two blocks per multiprocessor there are not enough registers for the two sets of sums of fp8.
+    # With two blocks per multiprocessor there are not enough registers for the two sets of sums that fp8 needs.
     *(_kmajor(op, 128, 64, Blocks(6), gflops=870000, startup=4.0) for op in _FP8),
     *(_kmajor(op, 64, 64, Blocks(6, resident=2, boxes=1), gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
 )
-"""TF32, int8 and fp8 on tensor cores, which need both operands contiguous along k."""
+"""TF32, int8 and fp8 on tensor cores. Their instructions for these types need both operands contiguous along k."""
 
 
 def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:

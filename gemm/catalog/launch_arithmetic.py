@@ -89,8 +89,8 @@ def room(units: int, most: int, blocks: int) -> int:
     """Number of clusters of `blocks` blocks that run at once if a multiprocessor holds `most` blocks.
 
     A cluster runs within one group of processors (GPC). GPCs differ in size, also from chip to chip, and the
-    multiprocessors of a GPC that do not form a whole cluster stay idle. With one cluster more than the result, a grid
-    takes twice as long.
+    multiprocessors of a GPC that do not form a whole cluster stay idle. A grid with one cluster more than this
+    number takes twice as long.
     """
     known = _CLUSTERS[min(most, len(_CLUSTERS)) - 1]
     return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))

@@ -139,7 +139,7 @@ class Backend(ABC):
         """
 
     def broken(self) -> list[str]:
-        """Drivers that are installed but cannot be loaded, with the reasons, as text for users."""
+        """Texts for users: each names a driver that is installed but cannot be loaded, and the reason."""
         return []
 
     keeps_alike: ClassVar[bool] = False

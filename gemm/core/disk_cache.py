@@ -153,7 +153,7 @@ def refusal(folder: Path) -> tuple[str, str] | None:
 
 
 def _replaceable(folder: Path) -> Path | None:
-    """A folder above `folder` in which a user other than this one and root may replace entries, or None.
+    """A folder above `folder` in which somebody except this user and root may replace entries; None: no such folder.
 
     Checks the path as written, because its links could be changed, and also the path to which its links lead.
     """
@@ -187,7 +187,7 @@ def _seal(data: bytes) -> bytes:
 
 
 def load(name: str) -> bytes | None:
-    """The data of cache entry `name` (a plain file name), or None if it is absent, torn or from another version."""
+    """The data of cache entry `name` (a plain file name), or None if the entry is absent, torn or of another version."""
     folder = cache_dir()
     if folder is None:
         return None

@@ -17,7 +17,7 @@ PAGES = {
 
 
 def link(about: str) -> str:
-    """A link to the documentation about a key of PAGES: a URL, or a path in docs/. Other topics link to the devices."""
+    """A link to the documentation about a key of PAGES: a URL, or a path in docs/. Other topics: about devices."""
     return f"{_documentation()}/{PAGES.get(about, PAGES['opencl'])}"
 
 
@@ -61,9 +61,9 @@ class KernelFailed(RuntimeError):
     class.
 
     Attributes:
-        memory: True: there was too little memory. Another kernel or device computes only this product, because a later,
-            smaller product may fit. After any other failure, this process does not choose the kernel on that device
-            again.
+        memory: True: there was too little memory. Other kernels are tried for this product. Later products may still
+            use the failed kernel, because they may be smaller. After any other failure, this process does not choose
+            the kernel on that device again.
         lost: True: the device no longer works. This process does not use the device again.
         spoilt: True: the failure has changed an operand, so no other kernel can compute the product.
     """

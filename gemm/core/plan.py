@@ -12,7 +12,7 @@ from gemm.core.problem import Device, Problem
 HYBRID = "hybrid"
 """The backend name for the CPU and the fastest other device together; see gemm.execute.split."""
 ALL = {f"{name}:all": name for name in SPREADING}
-"""{backend name for all devices of a backend together, "cuda:all": the backend}; see gemm.execute.split."""
+"""{"cuda:all": "cuda"}: the backend names that select all devices of one backend; see gemm.execute.split."""
 SPLIT = frozenset((HYBRID, *ALL))
 """The backend names that select several devices."""
 Part = tuple[tuple[str, int, int], ...]
@@ -30,7 +30,7 @@ class Rates:
     The cost model predicts times from these rates.
 
     Attributes:
-        launch: seconds of a product that is too small to matter, with operands in the device's memory.
+        launch: seconds of a product of negligible size, with operands in the device's memory.
         flops: additions and multiplications per second in a large product.
         upload, download: bytes per second from host to device for large operands, and from device to host for large
             results; 0 if nothing is transferred.

@@ -228,8 +228,8 @@ class Problem:
         out = m * n * c * batch
         return m * k * a * batch, k * n * b * batch, out if self.beta != "0" else 0, out
 
-    # Not a cached_property: it accesses the object's __dict__, which makes later attribute accesses slower. Dispatch
-    # reads `octaves` only twice.
+    # Not a cached_property: a cached_property accesses the object's __dict__, and later attribute accesses are then
+    # slower. Dispatch reads `octaves` only twice.
     @property
     def octaves(self) -> tuple[int, ...]:
         """Rounded logarithms to base 2 of batch, m, n and k. Products with equal octaves take similar times."""

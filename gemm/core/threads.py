@@ -57,8 +57,8 @@ if hasattr(os, "register_at_fork"):
 def granted() -> int:
     """The number of threads that a product may use unless `gemm.set_num_threads` says otherwise.
 
-    The number is the minimum of the CPUs on which this process may run (affinity), the container's CPU quota (cgroup)
-    and GEMM_NUM_THREADS. Raises ValueError if GEMM_NUM_THREADS is not a positive integer.
+    The number is the minimum of three: the number of CPUs on which this process may run (affinity), the container's CPU
+    quota (cgroup), and GEMM_NUM_THREADS. Raises ValueError if GEMM_NUM_THREADS is not a positive integer.
     """
     available = cores()
     return min(available, int(setting("GEMM_NUM_THREADS", "a positive integer", _count, available)))

@@ -112,7 +112,7 @@ class Batch:
         if memo is None or len(self):
             return None
         found = self._compute(lambda pending: pending.at_once(memo, count, *columns, *scales, self._retry))
-        # A list is the caller's `out`. It is returned itself, because copying 10 000 references takes 0.1 ms.
+        # If `found` is a list, it is the caller's `out`. It is not copied: copying 10 000 references takes 0.1 ms.
         return list(found) if type(found) is tuple else found
 
     def take(self, products: Products, options: dict[str, Any]) -> None:

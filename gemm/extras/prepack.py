@@ -174,8 +174,8 @@ def _unpickled(
     kernel: tuple[str, str, tuple[tuple[str, int], ...]], problem: Problem, shape: tuple[int, int], dtype: Any,
     packed: np.ndarray,
 ) -> Prepared:  # fmt: skip
-    """Restore the matrix that Prepared.__reduce__ describes. Raises BackendUnavailable if no kernel here can read its
-    panels.
+    """Restore the matrix that Prepared.__reduce__ describes. Raises BackendUnavailable if this version of gemm or this
+    machine does not have the kernel that reads the packed matrix.
     """
     made_by, name, params = kernel
     remedy = "Pickle the matrix that it was made from, and prepare that here"

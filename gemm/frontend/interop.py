@@ -106,7 +106,10 @@ def wrap(array: Any, name: str) -> Operand:
 
 
 def _on_device(array: Any, name: str) -> DeviceView | None:
-    """`array` as a view by the backend that owns its memory, or None. Finding the backend loads no array library."""
+    """`array` as a DeviceView, made by the backend that owns the array's memory; None if no backend owns it.
+
+    Loads no array library.
+    """
     # DLPack comes first: the CUDA Array Interface of a tensor that requires a gradient raises an error.
     try:
         where = int(array.__dlpack_device__()[0])

@@ -62,7 +62,7 @@ class _Nothing:
 
 
 def _without() -> Any:
-    """A replacement for the module gemm._memo if that was not built."""
+    """A replacement for the module gemm._memo, used if that module was not built."""
     made = SimpleNamespace(era=object(), Memo=_Nothing, Batch=_Nothing, current=lambda: None, exchange=lambda _: None)
     made.since, made.forget = lambda: made.era, lambda: setattr(made, "era", object())
     return made
@@ -71,7 +71,7 @@ def _without() -> Any:
 def _loaded() -> tuple[Any, list[int]]:
     """The module gemm._memo, and the addresses of the engine's gemm_run, gemm_run_many and gemm_share.
 
-    If they were not built, the module is a replacement and the list of addresses is empty.
+    If the C extensions were not built, the module is a replacement and the list of addresses is empty.
     """
     try:
         engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
@@ -86,7 +86,9 @@ _Memo: Any = _memo.Memo
 built = bool(_engine)
 """Whether the C extension that repeats CPU products was built."""
 since: Callable[[], object] = _memo.since
-"""Returns the current era. A caller reads the era before it chooses a plan, and passes it to `PlanCache.learn`."""
+"""Returns the current era. A caller reads the era before it chooses a plan, and passes it to
+`PlanCache.learn_product`.
+"""
 current: Callable[[], Any] = _memo.current
 """Returns the gemm.extras.batching.Batch that collects this thread's products, or None."""
 exchange: Callable[[Any], Any] = _memo.exchange
@@ -267,7 +269,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
             return
         # memo.c accepts only the bfloat16 that operands.bfloat16 returns.
         bfloat16 = operands.bfloat16("repeated") if problem.dtype == "bfloat16" else None
-        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b always has the right dtype
+        right = None if isinstance(call.b, DeviceView) else call.b  # no check: the dtype of a prepacked b fits
         for x, y in zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True):
             kind = getattr(x, "dtype", None)
             if x is not None and y is not None and kind != y.dtype:
@@ -303,7 +305,7 @@ verification.repeating.append(forget)
 
 
 def find(options: object) -> PlanCache | None:
-    """The PlanCache in `memos` for these options, or None. An option may be an object that is not hashable."""
+    """The PlanCache in `memos` for these options. None: there is none, or an option is not hashable."""
     try:
         return memos.get(options)
     except TypeError:
