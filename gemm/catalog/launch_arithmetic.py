@@ -36,7 +36,7 @@ _EXCHANGE = 1.5e11  # bytes per second that a block receives from the other bloc
 
 @cache
 def resident(kernel: Kernel) -> int:
-    """Blocks per multiprocessor: as the row says, or as registers and shared memory allow."""
+    """Blocks per multiprocessor: as the row says, else as many as registers and shared memory allow."""
     p = kernel.params
     if "blocks" in p or "RESIDENT" in p:
         return max(1, p.get("blocks") or p["RESIDENT"])

@@ -187,7 +187,7 @@ def _seal(data: bytes) -> bytes:
 
 
 def load(name: str) -> bytes | None:
-    """The data of cache entry `name` (a plain file name), or None if the entry is absent, torn or of another version."""
+    """The data of cache entry `name` (a plain file name); None if the entry is absent, torn or of another version."""
     folder = cache_dir()
     if folder is None:
         return None

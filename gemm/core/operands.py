@@ -40,7 +40,7 @@ def extra(name: str, why: str) -> np.dtype[Any]:
 
 
 def bfloat16(why: str) -> np.dtype[Any]:
-    """`extra` of bfloat16."""
+    """`extra` for bfloat16."""
     return extra("bfloat16", why)
 
 

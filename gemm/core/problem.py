@@ -33,7 +33,7 @@ class Device:
         features: capabilities that kernels may need ("avx2", "fp64", "image", "intel_subgroups", ...).
         limits: numbers that legality rules may use (image_width, local_memory in bytes, ...).
         kind: "cpu" or "gpu". A "cpu" shares cores with the CPU backend.
-        unified: host and device share their memory, so that mapping copies nothing.
+        unified: host and device share their memory; mapping therefore copies nothing.
         handle: the backend's own object; equality ignores it.
     """
 
@@ -242,8 +242,9 @@ class Problem:
         return a + b + c, out
 
     def traffic(self, stay: Sequence[bool]) -> tuple[int, int]:
-        """Bytes (in, out) to transfer to and from a device. `stay` marks those of a, b, c and out that are not
-        transferred.
+        """Bytes to transfer: (to a device, from the device).
+
+        `stay` has four entries, for a, b, c and out. True: the operand is not transferred.
         """
         *read, written = (0 if stays else size for stays, size in zip(stay, self.sizes, strict=True))
         return sum(read), written

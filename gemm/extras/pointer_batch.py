@@ -98,7 +98,7 @@ def _worth(many: Problem, one: Problem, where: tuple[str, str | None, Device]) -
     """Whether one launch for all products has a shorter predicted time than one launch for each product.
 
     With single launches, host and device work at the same time. The time of each product is therefore the larger of two
-    times: CALL on the host, and the rest of the product's predicted time on the device.
+    times: gpu_model.CALL on the host, and the rest of the product's predicted time on the device.
     """
     single = execute.choose(one, *where).seconds
     return execute.choose(many, *where).seconds < many.batch * max(gpu_model.CALL, single - gpu_model.CALL)

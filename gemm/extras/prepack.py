@@ -34,7 +34,7 @@ class Prepared:
     """A matrix that is packed for one kernel; pass it to `gemm` or `matmul` as b.
 
     The object contains a packed copy of the matrix: later changes of the original array have no effect (for CUDA, see
-    `prepare`). The object is immutable, so that copy.copy and copy.deepcopy return the object itself. A matrix packed
+    `prepare`). The object is immutable; copy.copy and copy.deepcopy return the object itself. A matrix packed
     for the CPU can be pickled. Unpickling requires the same version of gemm and a CPU that can run the kernel. A matrix
     in a device's memory cannot be pickled.
 
@@ -237,8 +237,8 @@ def _packed(b: Any, options: Options) -> Prepared:
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
     asked = "cpu" if (backend, holder, kernel) == ("auto", None, None) else backend
-    # The number of rows of later products is unknown. The type of a is unknown, too, so that b is converted to the type
-    # in which the kernel computes.
+    # The number of rows of later products is unknown. The type of a is unknown, too; b is therefore converted to the
+    # type in which the kernel computes.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
     right = call.b
     if isinstance(right, np.ndarray):

@@ -452,7 +452,7 @@ def _direct(read: Given, shapes: Shapes, kind: np.dtype[Any]) -> bool:
 def _copy_on_device(source: Any, target: Operand) -> None:
     """Copy `source` to `target` on a device, as a product without terms: k = 0, c = `source`, beta = 1.
 
-    A product copies arrays with any strides on any device, so that no other copy code is needed. The catalog lists the
+    A product copies arrays with any strides on any device; no other copy code is needed. The catalog lists the
     simplest kernel of each dtype last. That kernel is named explicitly, so that no probe of other devices starts.
     """
     *batch, m, n = source.shape
