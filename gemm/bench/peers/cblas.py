@@ -76,7 +76,7 @@ def address(array: np.ndarray) -> Any:
 
 
 class Cblas(Peer):
-    """A library with cblas_sgemm, cblas_dgemm and so on, as far as it has them. Most libraries use 32-bit integers."""
+    """A library with cblas_sgemm, cblas_dgemm and so on, or some of them. wide: its integers have 64 bits, not 32."""
 
     compiled = True
 
@@ -93,7 +93,7 @@ class Cblas(Peer):
         setters = ((getattr(self._library, setter, None), kind) for setter, kind in _THREAD_SETTERS)
         self._setter = next(((function, kind) for function, kind in setters if function is not None), None)
         if self._setter is None:
-            self.most_threads = 1  # the user must set one thread in the environment; "cores" in the results shows it
+            self.most_threads = 1  # the user must set this in the environment; "cores" in the results shows a mistake
         self.about = f"{self._version()} ({Path(path).name})".strip()
 
     def _function(self, name: str) -> int | None:
