@@ -24,10 +24,9 @@ def einsum(
 ) -> Any:
     """np.einsum. If a step multiplies two operands and sums over a label of both, gemm computes one batched product.
 
-    NumPy computes the other steps: diagonals, sums within one operand, products element by element, and steps with
-    three or more operands. (A path has such a step if multiplying pairs would need more memory.) With
-    reproducible=True, gemm computes a step with three or more operands pair by pair, and a sum within one operand as a
-    product with ones.
+    NumPy computes the other steps: diagonals, sums within one operand, products element by element, and steps with more
+    than two operands (a path has them where pairs would need more memory). With reproducible=True, gemm computes steps
+    with more than two operands pair by pair, and sums within one operand as products with ones.
 
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
