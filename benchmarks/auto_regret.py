@@ -86,7 +86,7 @@ BLAS = ("float32", "float64", "complex64")
 LARGEST = 8192
 BATCHED, MOST_BATCH = 0.25, 512
 COLD_BYTES = 256 << 20
-"""A number of bytes that is larger than any cache."""
+"""Bytes of all copies of a cold problem's operands together. No cache holds so many."""
 HOPELESS = 3.0
 """A contestant whose first call takes longer than the shortest first call by this factor is not timed further."""
 MOST = 8

@@ -157,7 +157,7 @@ def image(thing: Any) -> str:
         return "[" + ",".join(map(image, thing)) + "]"
     if isinstance(thing, np.ndarray):
         values = np.ascontiguousarray(thing)
-        values = np.where(values != values, np.nan, values) if values.dtype.kind in "fc" else values  # any NaN is equal
+        values = np.where(values != values, np.nan, values) if values.dtype.kind in "fc" else values  # NaNs are equal
         held = values.tobytes()
         if thing.dtype == np.longdouble and thing.dtype.itemsize == 16:  # only 10 of 16 bytes are used
             held = values.reshape(-1).view(np.uint8).reshape(-1, 16)[:, :10].tobytes()

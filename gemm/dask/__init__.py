@@ -46,7 +46,7 @@ def gemm(
 
     Args:
         a, b, c, bias: dask arrays, or objects that dask converts to arrays. All chunk sizes must be known.
-        reproducible: compute the bits that `gemm.gemm` computes with reproducible=True, whatever the chunks are.
+        reproducible: compute the bits that `gemm.gemm` computes on one machine with reproducible=True, for any chunks.
         backend: "auto": each worker chooses its own backend, as the module's docstring says.
         contraction: how the blocks along k are summed; docs/scale.md compares the ways.
             "sum": one task for each block of k, and a tree of sums over the tasks' results, as in dask's own matmul.
@@ -141,11 +141,11 @@ def _product(
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", options.trans_a), ("b", options.trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)
     kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
-    if asked.problem.k == 0:  # alpha = 0 also gives k = 0 here: neither case reads a and b
+    if asked.problem.k == 0:  # or alpha = 0, for which `asked` has k = 0, too: a and b are not read
         x, y = _without_depth(x), _without_depth(y)
     contraction = _contraction(contraction, options.reproducible, kind)
     if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
-        contraction = "fused"  # only the CPU backend continues a chain
+        contraction = "fused"  # only the CPU backend can continue a chain, and these are no NumPy arrays
     x, y = rechunked(x, y, kind, chunks, contraction)
 
     sizes = {**y.chunks, **x.chunks}

@@ -28,7 +28,7 @@ TASK_SECONDS = {"distributed": 1.5e-3, "local": 6e-5}
 RATE = 2.4e11
 """FLOP/s of one thread for float32 with AVX-512. On a slower thread the scheduler's share of the time is smaller."""
 SHARE = 0.1
-"""The largest share of the total time that the scheduler may need."""
+"""The largest ratio of the scheduler's time to the time of the arithmetic."""
 BLOCKS = 4
 """Blocks of the result for each thread, so that threads do not wait long for the last block."""
 

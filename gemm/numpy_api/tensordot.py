@@ -71,7 +71,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
 
 
 def _on_device(a: Any, b: Any, x: Axes, y: Axes, options: dict[str, Any]) -> Any:
-    """`tensordot` of device arrays with these axes, whose summed axes have numbers as labels."""
+    """`tensordot` of the device arrays a and b, whose axes are x and y. The labels of summed axes are numbers."""
     rows, columns = ([label for label in own.labels if isinstance(label, str)] for own in (x, y))
     pairs = range(len(x.labels) - len(rows))
     order, shape = x.merged(rows, pairs)

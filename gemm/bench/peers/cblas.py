@@ -84,7 +84,7 @@ class Cblas(Peer):
         self.name, self._symbol, self._bits = name, symbol, 64 if wide else 32
         native()
         try:
-            self._library = ctypes.CDLL(path)  # ctypes' default RTLD_LOCAL, because libraries define the same symbols
+            self._library = ctypes.CDLL(path)  # with RTLD_LOCAL, the default: libraries define the same symbols
         except OSError as error:
             raise Absent(f"{path}: {error}") from error
         if not self._function("sgemm"):
