@@ -82,7 +82,7 @@ from gemm.select import calibration, probe
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}
 """Element types, and the relative frequency of each."""
 BLAS = ("float32", "float64", "complex64")
-"""Types that NumPy multiplies by its BLAS. It multiplies other types in loops, whose times are not predicted well."""
+"""Types that NumPy multiplies by its BLAS. NumPy multiplies other types in loops; their times are not predicted well."""
 LARGEST = 8192
 BATCHED, MOST_BATCH = 0.25, 512
 COLD_BYTES = 256 << 20
@@ -270,8 +270,9 @@ def figures(values: Sequence[float]) -> dict[str, float]:
 
 
 def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
-    """Seconds per choice, and of a process's import and first product. For known shapes, the overhead of Python in a
-    product of 8³ counts, which includes more than the choice.
+    """The entry `decision` of the document: the times of a choice, of a process's first product and of the import.
+
+    The time of a choice for a known shape is the total overhead of Python in a product of 8³.
     """
     asked = []
     for drawn in problems:

@@ -84,7 +84,7 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
 
 
 def resources(report: str) -> dict[str, int]:
-    """{registers (per thread), shared (bytes per thread block), spills (bytes)}, from the log of a compilation to a cubin.
+    """{registers (per thread), shared (bytes per thread block), spills (bytes)} from the log of a compilation to cubin.
 
     Raises ValueError if the log has no report by ptxas: a missing report must not be taken for "no spills".
     """

@@ -66,7 +66,7 @@ class Product:
     """A product to measure.
 
     Attributes:
-        device: the key of the device with the shortest predicted time, except the CPU.
+        device: the key of the device with the shortest predicted time among all devices except the CPU.
         ratio: the predicted time of the CPU ÷ that of the device.
         needed: seconds that the contest may take, by predicted times.
         why_not: why there is no contest, or "".

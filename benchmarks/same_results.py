@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 1000
-"""The number of calls of one process. Each process begins with empty caches, so this case is compared as well."""
+"""The number of calls of one process. A process begins with empty caches, so first calls are compared, too."""
 TYPES = ("float32",) * 6 + ("float64", "float64", "complex64", "complex128", "float16", "int8", "uint8", "int16",
                             "int32", "int64", "uint32", "bool", "longdouble")  # fmt: skip
 SIZES = (0, 1, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 48, 64, 65, 100, 129)

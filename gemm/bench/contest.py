@@ -35,8 +35,8 @@ LONG = 0.05
 """Calls of this many seconds or more need no warm-up: threads wake and caches fill in a small part of this time."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
-"""The most multiply-adds of a float64 product of which all elements are checked. Of larger products only some rows are
-checked, because the longdouble product of the check has no BLAS."""
+"""If a float64 product has at most this many multiply-adds, all elements are checked. Of larger products only some rows
+are checked, because the check's longdouble product has no BLAS."""
 
 
 @dataclass
@@ -224,7 +224,7 @@ def _load() -> list[float] | None:
 
 
 def _ticks() -> tuple[float, float] | None:
-    """CPU seconds since boot: of all processes, and those withheld by a hypervisor. None except on Linux."""
+    """CPU seconds since boot: (used by all processes, withheld by a hypervisor). None on systems other than Linux."""
     try:
         with Path("/proc/stat").open() as file:
             user, nice, system, _, _, irq, soft, steal = (int(x) for x in file.readline().split()[1:9])

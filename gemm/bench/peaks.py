@@ -84,7 +84,7 @@ def _cpu(dtype: str) -> Peak | None:
     """The CPU's peak: the rate of the inner loop of the best CPU kernel, with operands in the L1 cache.
 
     The loop is timed with two lengths. The difference of the times contains only the loop's arithmetic and its loads
-    from L1. The call, the first loads of the tile and its last stores cancel.
+    from L1. The times of the call, of loading the tile before the loop and of storing it after the loop cancel.
     """
     try:
         (device,) = registry.backend("cpu").devices()

@@ -23,7 +23,7 @@ LOOSE = 4.0
 FAILURES = (KernelFailed, TypeError, ValueError, RuntimeError)
 """Exceptions that count as a failure of the contestant."""
 _SPINNING = 0.12
-"""Seconds per round to wait until another library's threads sleep."""
+"""The expected wait in seconds, in each round, until the threads of a contestant of another library sleep."""
 _LEAST = 5
 """The smallest number of rounds of a contest."""
 _SLOW = 0.3
@@ -117,7 +117,7 @@ def _time(contestants: Iterable[Contestant], pace: Pace, step: Callable[[str], N
 
 
 def _offloads(one: Contestant) -> dict[int, Contestant]:
-    """{n: a contestant whose call sends the operands once for n products of `one`}, for each n below _SLOW seconds."""
+    """{n: a contestant whose call sends the operands once for n products of `one`}, unless these take _SLOW seconds."""
     if not (one.offload and one.launch):
         return {}
     product = timed(one.launch)

@@ -145,7 +145,7 @@ def threshold(points: Iterable[tuple[int, Sequence[float]]]) -> Threshold:
 
 
 def thresholds(rows: Sequence[Row]) -> list[Row]:
-    """The offload thresholds: one for each series, contestant with its own memory, and mode."""
+    """The offload thresholds: one for each series, mode, and contestant on a device with its own memory."""
     found = []
     with_memory = offloaded(rows)
     kinds = {(r["series"], r["contestant"], r["mode"], r["products"]): None for r in find(rows) if r["series"]}

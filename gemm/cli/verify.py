@@ -155,8 +155,7 @@ def _check(row: Kernel, device: Device, quick: bool) -> Outcome:
     except (Mismatch, KernelFailed) as failure:
         found.error = str(failure)
     if has_bits(row, device):
-        # The check of the ordered bits is the last one, and no check follows a failure. So it has passed only if all
-        # checks have passed.
+        # The check of the ordered bits comes last and does not run after a failure: it has passed only if all have.
         found.ordered = found.passed == found.total
     found.left_out, found.seconds = suite.left_out(row, device, full=not quick), time.perf_counter() - start
     return found

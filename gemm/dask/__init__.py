@@ -89,7 +89,9 @@ def matmul(x1: Any, x2: Any, /, **options: Any) -> Any:
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, contraction: str = "auto",
               **options: Any) -> Any:  # fmt: skip
-    """np.tensordot(a, b, axes) as a dask array. The chunks stay as they are; along summed axes, a's chunks are used.
+    """np.tensordot(a, b, axes) as a dask array.
+
+    The operands keep their chunks, except that b gets the chunks of a along summed axes.
 
     Args:
         a, b, axes, dtype, options: as for `gemm.tensordot`.
@@ -145,7 +147,7 @@ def _product(
         x, y = _without_depth(x), _without_depth(y)
     contraction = _contraction(contraction, options.reproducible, kind)
     if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
-        contraction = "fused"  # only the CPU backend can continue a chain, and these are no NumPy arrays
+        contraction = "fused"  # a chain runs on the CPU only, and not all operands are NumPy arrays
     x, y = rechunked(x, y, kind, chunks, contraction)
 
     sizes = {**y.chunks, **x.chunks}

@@ -21,7 +21,7 @@ from gemm.core.problem import NARROW
 from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand
 
 TILE = 384
-"""Long sides of blocks are multiples of this, so that no float32 or float64 kernel has partial tiles at their edges."""
+"""Long sides of blocks are multiples of this, so float32 and float64 kernels have no partial tiles at block edges."""
 
 TASK_SECONDS = {"distributed": 1.5e-3, "local": 6e-5}
 """Scheduler time per task in seconds, measured by `benchmarks/scale.py`. A scheduler handles one task at a time."""
@@ -79,7 +79,7 @@ class Limits(NamedTuple):
 
 
 def choose(whole: Cut, limits: Limits, *, fused: bool) -> Cut:
-    """The block into which to cut a product with the lengths `whole`. fused: do not cut k."""
+    """The lengths of the blocks into which to cut a product with the lengths `whole`. fused: do not cut k."""
     m, k, n, batch = whole
     cells = limits.cells
     if not math.prod(whole):
@@ -190,13 +190,13 @@ def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contract
 
 
 def _cut(lengths: dict[str, int], stack: Sequence[str]) -> Cut:
-    """A block with these lengths along the labels; 1 along rows or columns that a vector lacks."""
+    """A Cut with these lengths along the labels; 1 along rows or columns that a vector lacks."""
     m, k, n = (lengths.get(label, 1) for label in (ROW, DEPTH, COLUMN))
     return Cut(m, k, n, math.prod(lengths[label] for label in stack))
 
 
 def _threads() -> tuple[int, str]:
-    """The number of threads that will compute, and the scheduler: "distributed" with a default client, else "local"."""
+    """The number of threads that will compute, and the scheduler: "distributed" if dask has a client, else "local"."""
     if distributed := sys.modules.get("distributed"):
         try:
             client = distributed.default_client()

@@ -169,9 +169,9 @@ def finish(x: Any, *more: Any, named: Sequence[str], to: Finish) -> Any:
 def sharing(tasks: int) -> Iterator[int]:
     """Limit gemm's products in this thread to a share of the threads. Yields the number of threads in the share.
 
-    The worker's threads are divided by the number of tasks that can run at the same time, at most `tasks`. A share has
-    no threads that other tasks of the worker already use, but at least one thread. A task that finds all threads in use
-    (by tasks of another product, which has larger shares) therefore exceeds the worker's threads by one.
+    The worker's threads are divided by the number of tasks that can run at the same time, at most `tasks`. A share does
+    not contain threads that other tasks of the worker already use, but it has at least one thread. If tasks with larger
+    shares use all threads, a further task therefore exceeds the worker's number of threads by one.
 
     A worker of dask.distributed has `nthreads` threads. dask's local schedulers divide gemm.get_num_threads() by
     num_workers of dask's configuration, or by dask's count of CPUs. The synchronous scheduler runs one task at a time.

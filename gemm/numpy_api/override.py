@@ -31,7 +31,7 @@ def use(**options: Any) -> Using:
     The context applies to the thread or asyncio task that enters it, and to tasks that are started inside, until the
     block ends. Other threads and tasks use NumPy's own functions. Contexts nest: an option of the inner context takes
     precedence, and the other options of the outer context still apply. The contexts may end in any order; each removes
-    only its own options. As a decorator, the context applies while a function or a coroutine runs.
+    only its own options. As a decorator, the context applies while the decorated function or coroutine runs.
 
     NumPy's own function computes what gemm does not support: dtypes that are not numbers, arguments such as casting=,
     order=, axes= or where=, products with scalars, and classes other than NumPy's array. With reproducible=True, a

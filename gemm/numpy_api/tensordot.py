@@ -41,8 +41,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
     Args:
         a, b: arrays, both in host memory or both on one device. For device arrays, gemm uses the arrays' own methods
             for transpose and reshape.
-        axes: n: sum over the last n axes of a and the first n axes of b. (axes of a, axes of b): sum over these pairs
-            of axes.
+        axes: a number n: sum over the last n axes of a and the first n axes of b. A pair (axes of a, axes of b): sum
+            over these axes, paired in their order.
         dtype: the dtype of the arithmetic and of the result, as for `gemm`.
         options: precision, reproducible, backend and kernel of `gemm`.
 

@@ -31,8 +31,8 @@ class Peer(ABC):
         name: its name in tables and JSON.
         about: library, version and file, as far as the library provides them.
         compiled: whether the timed loop is compiled code instead of Python.
-        batches: whether the library has a function for stacks of products, which is not just a loop over its function
-            for one product.
+        batches: whether the library has a function for stacks of products. A Python loop over its function for one
+            product does not count.
         most_threads: the largest number of threads; None without a limit.
         awake: whether the peer has multiplied before. Libraries load code in the first call, which must not be timed.
     """
@@ -81,7 +81,7 @@ def module(name: str) -> Any:
 
 
 def made(makers: Iterable[tuple[str, Callable[[], T]]]) -> tuple[list[T], dict[str, str]]:
-    """The peers that the functions of `makers`, pairs (name, function), return, and {name: why it is missing}."""
+    """Call the functions of `makers`, pairs (name, function). Returns the peers, and {name: why it is missing}."""
     found, absent = [], {}
     for name, make in makers:
         try:

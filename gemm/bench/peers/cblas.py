@@ -139,8 +139,9 @@ def mkl() -> Cblas:
     """MKL from its single dynamic library, in the mkl package of PyPI or in the system.
 
     The default of $MKL_THREADING_LAYER is INTEL, but GNU if PyTorch is loaded. PyTorch loads libgomp, which also
-    exports the functions of Intel's OpenMP. MKL then runs on both runtimes and gives WRONG results with two or more
-    threads. (MKL avoids this by silently overriding the variable.) To time MKL on its own OpenMP, run without PyTorch.
+    exports the functions of Intel's OpenMP. On the layer INTEL, MKL would then run on both runtimes and give WRONG
+    results with two or more threads. This function therefore replaces INTEL by GNU if PyTorch is loaded. (MKL itself
+    also overrides the variable silently.) To time MKL on its own OpenMP, run without PyTorch.
     """
     with_torch = "torch" in sys.modules
     layer = "GNU" if with_torch else "INTEL"

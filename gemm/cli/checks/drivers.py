@@ -39,7 +39,7 @@ def permissions() -> Iterator[Finding]:
 
 
 def _group(file: str) -> str:
-    import grp  # not at the top, because Windows lacks this module; Windows has none of the files GPUS, so it is not needed
+    import grp  # not at the top of the file, because Windows lacks this module (and the device files)
 
     try:
         return grp.getgrgid(os.stat(file).st_gid).gr_name
