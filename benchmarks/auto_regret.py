@@ -82,7 +82,7 @@ from gemm.select import calibration, probe
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}
 """Element types, and the relative frequency of each."""
 BLAS = ("float32", "float64", "complex64")
-"""Types that NumPy multiplies by its BLAS. NumPy multiplies other types in loops; their times are not predicted well."""
+"""Types that NumPy multiplies by its BLAS. NumPy multiplies other types in loops, whose predicted times are poor."""
 LARGEST = 8192
 BATCHED, MOST_BATCH = 0.25, 512
 COLD_BYTES = 256 << 20

@@ -141,7 +141,7 @@ class Field:
 
     @classmethod
     def of(cls, devices: Iterable[Device], names: Iterable[str]) -> Field:
-        """A contestant for each device (also NumPy's) and for each peer in `names`, all with equal numbers of threads."""
+        """A contestant for each device, NumPy's included, and each peer in `names`, with equal numbers of threads."""
         names, devices = set(names), list(devices)
         with suppress(Absent):  # without threadpoolctl, NumPy's number of threads cannot be set
             set_numpy_threads(granted())
