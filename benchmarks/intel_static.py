@@ -58,7 +58,7 @@ FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_sub
 """Features that all these GPUs have. Most have no fp64."""
 PROGRAMS = ("", "PIECES", "SPLIT")
 """The programs that the host builds of a row, by the macro that is defined; "" is the plain program."""
-BITS = {"float32": 32, "float16": 16, "int32": 8}  # int32 is the result of int8 operands
+BITS = {"float32": 32, "float16": 16, "int32": 8}  # of an operand's element; rows for int32 multiply int8 operands
 GOAL = 0.85
 
 

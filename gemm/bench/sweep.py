@@ -117,7 +117,10 @@ def _time(contestants: Iterable[Contestant], pace: Pace, step: Callable[[str], N
 
 
 def _offloads(one: Contestant) -> dict[int, Contestant]:
-    """{n: a contestant whose call sends the operands once for n products of `one`}, unless these take _SLOW seconds."""
+    """{n: a contestant whose call sends the operands once for n products of `one`}.
+
+    n is 1, or a number of REPEATS whose products take less than _SLOW seconds.
+    """
     if not (one.offload and one.launch):
         return {}
     product = timed(one.launch)
