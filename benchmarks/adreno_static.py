@@ -51,7 +51,7 @@ HEADINGS = {"registers": "regs", "waves": "waves", "spills": "spills", "slots_pe
 
 
 def ours(row: Kernel) -> Case:
-    """A row of the catalog, compiled as the host builds it for results that need not be reproducible."""
+    """A row of the catalog, compiled as the host builds it if the results need not be reproducible."""
     defines = {name: value for name, value in row.params.items() if name.isupper()}
     defines |= {"PRECISION": 16 if row.dtype == "float16" else 32, "ORDERED": 0, "FUSED": 0}
     options = " ".join(f"-D {name}={value}" for name, value in defines.items())
@@ -80,7 +80,7 @@ def measured(tool: Path, gpus: list[str], clblast: Path | None, llama: Path | No
 
 
 def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each kernel of a peer, our best kernel that beats it in every figure; see the module's docstring."""
+    """For each kernel of a peer, our best kernel that meets all conditions of `ours` in the module's docstring."""
     found = []
     for peer in (row for row in rows if row["by"] != "gemm"):
         same = ("gpu", "dtype", "sums")

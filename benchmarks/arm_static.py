@@ -42,7 +42,7 @@ from gemm.catalog import KERNELS
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCTION = {"s": "sgemm_neon_8x12", "d": "dgemm_neon_6x8"}
 TOLERANCE = 0.5
-"""Percentage points by which llvm-mca's steady state fluctuates."""
+"""Percentage points by which llvm-mca's figures for the steady state of a loop fluctuate."""
 
 
 def figures(kernel: str, by: str, letter: str, loop: Loop) -> dict[str, Any]:

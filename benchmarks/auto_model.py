@@ -56,7 +56,7 @@ class Timed:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """The time of each kernel."""
+        """The time of each kernel over all runs, as the module's docstring says."""
         ratios: dict[str, list[float]] = defaultdict(list)
         for run in self.runs:
             for name, seconds in run.items():
@@ -71,7 +71,7 @@ class Timed:
 
 
 def read(files: Iterable[Path]) -> list[Timed]:
-    """The products of device arrays that at least two kernels were timed for. Raises ValueError."""
+    """The products of device arrays for which at least two kernels were timed. Raises ValueError."""
     found: dict[tuple[str, Problem, bool], Timed] = {}
     for file in files:
         document = json.loads(file.read_text(encoding="utf-8"))

@@ -82,18 +82,18 @@ from gemm.select import calibration, probe
 TYPES = {"float32": 8, "float64": 4, "float16": 2, "bfloat16": 2, "int8": 2, "complex64": 1, "int32": 1}
 """Element types, and the relative frequency of each."""
 BLAS = ("float32", "float64", "complex64")
-"""Types that NumPy multiplies by its BLAS. It multiplies other types in loops, whose time is not predicted."""
+"""Types that NumPy multiplies by its BLAS. NumPy multiplies other types in loops, whose predicted times are poor."""
 LARGEST = 8192
 BATCHED, MOST_BATCH = 0.25, 512
 COLD_BYTES = 256 << 20
-"""Bytes of operands that no cache holds."""
+"""Bytes of all copies of a cold problem's operands together. No cache holds so many."""
 HOPELESS = 3.0
-"""A contestant whose first call takes more than this factor times the best first call is not timed further."""
+"""A contestant whose first call takes longer than the shortest first call by this factor is not timed further."""
 MOST = 8
 """Number of kernels that are timed for a resident problem: those with the shortest predicted times."""
 FAR = 30.0
-"""A contestant is not called at all if its predicted time exceeds that of auto's choice by this factor. NumPy's loops
-would take minutes."""
+"""A contestant is not called at all if its predicted time exceeds that of auto's choice by this factor. Such a call
+could take minutes, as NumPy's loops do."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def draw(count: int, seed: int, places: Sequence[str], work: float, memory: floa
 
 
 def turns(calls: Sequence[Callable[[], Any]], finish: Callable[[], None] | None) -> Loop:
-    """A loop that cycles through calls with different operands. It ends when the enqueued work is finished."""
+    """A loop that cycles through calls with different operands, then waits until the enqueued work is finished."""
     endless = cycle(calls)
 
     def loop(times: int) -> None:
@@ -270,7 +270,10 @@ def figures(values: Sequence[float]) -> dict[str, float]:
 
 
 def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
-    """Seconds per choice: for new shapes, and for known shapes as the total overhead of Python in a product of 8³."""
+    """The entry `decision` of the document: the times of a choice, of a process's first product and of the import.
+
+    The time of a choice for a known shape is the total overhead of Python in a product of 8³.
+    """
     asked = []
     for drawn in problems:
         if drawn.place == "host":
@@ -310,7 +313,7 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
 def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
     """Seconds per choice of a kernel for resident products with new shapes; {} if there are none.
 
-    The chosen kernels have been verified before, so that the times contain no verification.
+    Each choice is first made untimed, so that the timed choices contain no verification of kernels.
     """
     where = {device.key: device for device in devices()}
     asked = {}
@@ -346,7 +349,7 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Draw problems, time them, print and write the results."""
     options = arguments().parse_args()
-    probe.facts(run=True)  # the state of a process after its first large product
+    probe.facts(run=True)  # the probe's results must be known, as they are after a process's first large product
     watch = Watch()
     homes = {device.key: (backend, device) for device in devices() if (backend := own_memory(device))}
     problems = draw(options.problems, options.seed, list(homes), options.work, options.memory)

@@ -84,7 +84,7 @@ from gemm.core.threads import granted
 from gemm.frontend import report
 
 LOOSE = 4.0
-"""Error bounds that a peer may err by before its result counts as wrong. Peers do not promise our bound."""
+"""The largest allowed error of a peer, in units of our error bound. Peers do not promise our bound."""
 OURS = ("gemm", "plan", "prepared")
 
 
@@ -234,7 +234,7 @@ def _disobedient(rows: list[Row]) -> list[str]:
         for name, cores in row["cores"].items():
             threads = int(name.partition("@")[2] or row["threads"])
             sampled = row["seconds"][name] * row["repeats"][name]
-            if sampled >= 0.02 and cores > threads + 0.25:  # CPU time ticks in 4 ms: shorter samples mislead
+            if sampled >= 0.02 and cores > threads + 0.25:  # CPU time has steps of 4 ms, too coarse for shorter samples
                 key = name.partition("@")[0], threads
                 most[key] = max(most.get(key, 0.0), cores)
     return [f"{name}: {cores:.1f} cores with {threads}" for (name, threads), cores in most.items()]

@@ -58,7 +58,7 @@ def architectures(kernel: Kernel, compiler: Compiler) -> list[str]:
 
 
 def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
-    """Every form in which a recipe may want `kernel` compiled."""
+    """Every form of `kernel` that a launch plan may need. A form is the values of the macros, {name: value}."""
     p = kernel.params
     pairs = [types(kernel)[:2]]
     if pairs[0][0] != pairs[0][1]:
@@ -84,9 +84,9 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
 
 
 def resources(report: str) -> dict[str, int]:
-    """Registers a thread, bytes of shared memory a block and bytes spilled, from the log of a compilation to a cubin.
+    """{registers (per thread), shared (bytes per thread block), spills (bytes)} from the log of a compilation to cubin.
 
-    Raises ValueError when the log has no such line: "no spills" must never be a misreading.
+    Raises ValueError if the log has no report by ptxas: a missing report must not be taken for "no spills".
     """
     used = re.search(r"Used (\d+) registers", report)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
@@ -109,13 +109,16 @@ def forms_of(kernel: Kernel) -> list[dict[str, object]]:
 
 
 def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
-    """The compilations of `kernel`: one form each for its oldest and newest architecture and two between, or all."""
+    """The compilations of `kernel`: one form each for its oldest and newest architecture and two between.
+
+    every: all forms for all architectures instead.
+    """
     wanted = forms_of(kernel)
     if every:
         return [(kernel, arch, form) for arch in archs for form in wanted]
     if not archs:
         return []
-    start = zlib.crc32(kernel.name.encode())  # rows start with different forms
+    start = zlib.crc32(kernel.name.encode())  # different rows start with different forms
     between = [archs[1:-1][(start + i) % (len(archs) - 2)] for i in range(min(2, len(archs) - 2))]
     some = list(dict.fromkeys([archs[0], *between, archs[-1]]))
     count = max(len(some), min(2, len(wanted)))

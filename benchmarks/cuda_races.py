@@ -79,7 +79,7 @@ PRODUCTS = (
     Product(FP8, "bfloat16", "medium", 512, 4096, 14336, trans_b=True),
     Product(FP8, "bfloat16", "medium", 4096, 512, 32768, trans_b=True),
 )
-"""On an H200, each of these products splits k into parts, and has more tiles than clusters that run at once."""
+"""On an H200, each of these products splits k into parts, and has more tiles than clusters can run at once."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -107,7 +107,7 @@ class Judge:
         else:
             self.allowed = unit * (x.abs() @ y.abs())
             rounded = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(product.out)
-            if rounded:  # float32 sums that are rounded once to the result's type
+            if rounded:  # the sums are float32, and are rounded once to the result's type
                 self.allowed += rounded * (self.exact.abs() + self.allowed) + 2.0**-25
 
     def of(self, outs: list[Any]) -> dict[str, int]:

@@ -23,8 +23,8 @@ from gemm.frontend.inventory import kernels
 from gemm.select.verify.suite import quick
 
 TOOLS = {"memcheck": [], "racecheck": [], "initcheck": ["--check-api-memory-access", "no"], "synccheck": []}
-"""The options of each tool. initcheck does not see stores by TMA, so it must not check copies of results. The checks
-themselves verify that results have the expected values and that nothing around them is written."""
+"""The options of each tool. initcheck does not see stores by TMA, so it must not check copies of results. The checks of
+`gemm verify` find results with wrong values, and writes outside of the results."""
 _SAID = 40  # number of last lines of a tool's output that are kept
 
 

@@ -40,7 +40,10 @@ OPERANDS = (
 
 
 def made(what: str, size: int) -> tuple[Any, Any, Callable[[], object]]:
-    """a and b with `size` rows and columns, and a function that waits for the device. Raises the library's errors."""
+    """a and b with `size` rows and columns, and a function that waits for the device. The library multiplies them once.
+
+    Raises the library's errors.
+    """
     library, dtype = what.split()
     dice = np.random.default_rng(1)
     a, b = (dice.integers(-9, 10, (size, size)).astype("float32" if dtype == "bfloat16" else dtype) for _ in range(2))

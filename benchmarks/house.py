@@ -98,7 +98,7 @@ def folded(graph: Graph) -> Graph:
 
 
 def picture() -> str:
-    """Which folder of gemm imports which, a line a folder, those that import most of the others first."""
+    """A line for each folder or module of gemm: those that it imports. The longest chains of imports come first."""
     graph = {name.removeprefix("gemm."): others for name, others in folded({m: imports(m) for m in MODULES}).items()}
     below = {name: sorted(other.removeprefix("gemm.") for other in others) for name, others in graph.items()}
     below = {name: others for name, others in below.items() if not name.startswith("__") and name != "gemm"}
@@ -142,7 +142,7 @@ def calls() -> dict[str, tuple[int, int, int]]:
         return len(seen), len(set(seen)), len({file for file, _ in seen})
 
     a, b = np.ones((96, 96), np.float32), np.ones((96, 96), np.float32)
-    for size in (8, 48, 96):  # run what a process does only once
+    for size in (8, 48, 96):  # a process's first products also do work that is done only once
         gemm.gemm(a[:size], b)
     first = counted(a[:51], b)
     for _ in range(3):
@@ -151,7 +151,7 @@ def calls() -> dict[str, tuple[int, int, int]]:
 
 
 def measured() -> dict[str, Any]:
-    """{figure: value}, where functions and circles are lists of names."""
+    """{figure: value}. The values of functions and circles are lists of names."""
     import gemm
 
     graph = {name: imports(name) for name in MODULES}

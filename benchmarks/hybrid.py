@@ -59,14 +59,14 @@ from gemm.select import choice, probe
 SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 DTYPES = ("float32", "float64", "int32", "int8", "complex64", "complex128", "bfloat16", "bfloat16:high")
 WITHIN = 10.0
-"""Factor between the times of two devices up to which the help of the slower one may pay."""
+"""The largest factor between the times of two devices with which the slower device may still help."""
 
 
 class Product:
     """A product to measure.
 
     Attributes:
-        device: the key of the device with the shortest predicted time, except the CPU.
+        device: the key of the device with the shortest predicted time among all devices except the CPU.
         ratio: the predicted time of the CPU ÷ that of the device.
         needed: seconds that the contest may take, by predicted times.
         why_not: why there is no contest, or "".
@@ -94,7 +94,8 @@ class Product:
         best = min(others, key=lambda each: each.seconds or 0.0)
         self.device, other = best.device.key, best.seconds or 0.0
         self.ratio = cpu / other
-        times = options.rounds + 3  # calls of each contestant; the other terms make and compare the operands
+        times = options.rounds + 3  # calls of each contestant
+        # The last two terms are for making the operands and comparing the results.
         self.needed = times * (cpu + other + min(cpu, other)) + 1e-7 * n * n + 1.0
 
     @property
@@ -127,7 +128,10 @@ class Product:
 
 
 def agree(found: np.ndarray, right: np.ndarray, k: int) -> bool:
-    """Whether two products of sums of k terms of about 1, in any order, agree within rounding; integers: are equal."""
+    """Whether two results agree within rounding; integers must be equal.
+
+    Each element is a sum of k terms with a magnitude of about 1, added in any order.
+    """
     if found.dtype.kind in "iu":
         return np.array_equal(found, right)
     unit, sums = unit_roundoff(found.dtype), found.dtype
@@ -155,7 +159,7 @@ def main() -> int:
     """Time the products, print and write the results."""
     end, options = time.monotonic(), arguments().parse_args()
     end += options.limit
-    probe.facts(run=True)  # the state of a process after its first large product
+    probe.facts(run=True)  # the probe's results must be known, as they are after a process's first large product
     watch, results, left_out, keys = Watch(), [], [], set()
     products = [Product(positive(n), dtype, options) for n in options.sizes for dtype in options.dtypes]
     if all(product.why_not for product in products):

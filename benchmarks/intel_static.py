@@ -57,7 +57,8 @@ FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_sub
                       "subgroup_size_8", "subgroup_size_16", "subgroup_size_32"})  # fmt: skip
 """Features that all these GPUs have. Most have no fp64."""
 PROGRAMS = ("", "PIECES", "SPLIT")
-BITS = {"float32": 32, "float16": 16, "int32": 8}  # int32 is the result of int8 operands
+"""The programs that the host builds of a row, by the macro that is defined; "" is the plain program."""
+BITS = {"float32": 32, "float16": 16, "int32": 8}  # of an operand's element; rows for int32 multiply int8 operands
 GOAL = 0.85
 
 
@@ -78,7 +79,7 @@ def automatic(row: Kernel) -> bool:
 
 
 def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
-    """(row, device) for all rows with `word` in their names, with the catalog's values and with the shipped values."""
+    """(row, device) for all rows with `word` in their names, with the values of the catalog and those of gemm/tuned."""
     for row in KERNELS:
         if word in row.name and FEATURES.issuperset(row.needs) and (row.target == "intel" or automatic(row)):
             for device in GENERATIONS:
@@ -97,7 +98,7 @@ def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int
         command = [ocloc, "compile", "-file", str(file), "-device", device, "-out_dir", folder, "-options", options]
         dump = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": folder}
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **dump})
-        # The compiler repeats the compilation if registers did not fit. The last file is the final one.
+        # If the registers do not suffice, the compiler compiles again. The newest file is the final assembly.
         found = sorted(Path(folder).glob("*.asm"), key=lambda path: path.stat().st_mtime_ns)
         if done.returncode or not found:
             raise Failed(f"{row.name} for {device}: {(done.stdout + done.stderr).strip()[-400:]}")

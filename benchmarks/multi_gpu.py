@@ -40,7 +40,7 @@ from gemm.cli.arguments import listed, positive
 from gemm.core.errors import BackendUnavailable
 
 CHECKED = 8
-"""Number of rows and of columns of the result whose common elements are recomputed."""
+"""The number of rows, and of columns, that are selected. The elements where they cross are recomputed."""
 
 Row = dict[str, Any]
 
@@ -104,7 +104,7 @@ class Machine:
 
 
 def check(a: np.ndarray, b: np.ndarray, found: np.ndarray) -> None:
-    """Exit if some elements of a·b differ from `found` by more than the rounding of k sums allows."""
+    """Recompute some elements of a·b in float64. Exit if `found` differs by more than rounding k terms allows."""
     k = a.shape[1]
     rows, columns = (np.random.default_rng(1).integers(0, n, CHECKED) for n in found.shape)
     x, y = a[rows].astype(np.float64), b[:, columns].astype(np.float64)

@@ -90,7 +90,8 @@ def main() -> int:
     results = [_contest(shape, contestants, queue, options) for shape in _shapes(options.shapes)]
     small = _small(contestants, queue, options.dtype)
     if options.tuned and "CLBlast" in contestants:
-        # CLBlast's parameters apply to the whole process, so the tuned ones need rounds of their own, again with ours.
+        # CLBlast's parameters apply to the whole process, so the tuned parameters need rounds of their own. Our
+        # contestant is timed again in these rounds.
         parameters["CLBlast, tuned"] = _tune(plain.library, device.handle.cl_device, options.tuned)
         pair = {"gemm": contestants["gemm"], "CLBlast, tuned": plain.multiply}
         for result in results:
@@ -115,7 +116,7 @@ def _tune(library: ctypes.CDLL, device: Any, folder: Path) -> dict[str, dict[str
     Returns:
         {family of kernels: its parameters}.
     """
-    library.CLBlastClearCache()  # drop programs that were compiled with other parameters
+    library.CLBlastClearCache()  # discard programs that were compiled with the old parameters
     best: dict[str, dict[str, Any]] = {}
     for file in sorted(folder.glob("clblast_*.json")):
         tuning = json.loads(file.read_text())

@@ -41,7 +41,7 @@ def device_of(key: str, backend: str) -> Device:
 
 
 def document(schema: str, **facts: Any) -> dict[str, Any]:
-    """A document with date, command, commit, versions and machine, and with `facts`, in which devices are described."""
+    """A document with date, command, commit, versions, machine and `facts`. Devices in `facts` become JSON objects."""
     if "device" in facts:
         facts["device"] = report.device_facts(facts["device"])
     if "devices" in facts:
@@ -55,7 +55,7 @@ def analysis(format: str, **facts: Any) -> dict[str, Any]:
 
 
 def save(file: Path | None, found: Mapping[str, Any]) -> None:
-    """Write the document, if the user wants it."""
+    """Write the document to `file`, the path of --json; do nothing without --json."""
     if file:
         save_json(file, found)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 1000
-"""Calls of one process, so that each also begins with nothing cached."""
+"""The number of calls of one process. A process begins with empty caches, so first calls are compared, too."""
 TYPES = ("float32",) * 6 + ("float64", "float64", "complex64", "complex128", "float16", "int8", "uint8", "int16",
                             "int32", "int64", "uint32", "bool", "longdouble")  # fmt: skip
 SIZES = (0, 1, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 48, 64, 65, 100, 129)
@@ -42,7 +42,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 
 
 def numbers(rng: Any, shape: tuple[int, ...], dtype: str, exact: bool) -> Any:
-    """An array of this shape: small integers, or numbers of any kind."""
+    """An array of this shape: small integers if `exact` or if the type is an integer, else normal random numbers."""
     import numpy as np
 
     if exact or np.dtype(dtype).kind not in "fc":
@@ -77,7 +77,7 @@ def laid_out(rng: Any, array: Any) -> Any:
 
 
 def drawn(rng: Any) -> tuple[str, list[Any], dict[str, Any]]:
-    """A function's name, operands and options."""
+    """A random call: the name of a function (see `called`), its operands and its options."""
     import numpy as np
 
     name = str(
@@ -114,7 +114,7 @@ def drawn(rng: Any) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def called(name: str, operands: list[Any], options: dict[str, Any]) -> Any:
-    """What the call returns."""
+    """Make a call that `drawn` returned, and return its result, or a list or tuple of results."""
     import numpy as np
 
     import gemm
@@ -150,23 +150,23 @@ def called(name: str, operands: list[Any], options: dict[str, Any]) -> Any:
 
 
 def image(thing: Any) -> str:
-    """What is compared of an object."""
+    """The text by which a result is compared: equal texts mean equal results."""
     import numpy as np
 
     if isinstance(thing, (list, tuple)):
         return "[" + ",".join(map(image, thing)) + "]"
     if isinstance(thing, np.ndarray):
         values = np.ascontiguousarray(thing)
-        values = np.where(values != values, np.nan, values) if values.dtype.kind in "fc" else values  # any NaN
+        values = np.where(values != values, np.nan, values) if values.dtype.kind in "fc" else values  # NaNs are equal
         held = values.tobytes()
-        if thing.dtype == np.longdouble and thing.dtype.itemsize == 16:  # of 16 bytes ten are used
+        if thing.dtype == np.longdouble and thing.dtype.itemsize == 16:  # only 10 of 16 bytes are used
             held = values.reshape(-1).view(np.uint8).reshape(-1, 16)[:, :10].tobytes()
         return f"{thing.dtype}{thing.shape}{thing.strides}{hashlib.blake2b(held, digest_size=8).hexdigest()}"
     return f"{type(thing).__name__}:{thing!r}"
 
 
 def answer(seed: int, number: int) -> str:
-    """The outcome of one call as a line of text."""
+    """The outcome of call `number` as a line of text: its image, a tab, and a description of the call."""
     import numpy as np
 
     name, operands, options = drawn(np.random.default_rng((seed, number)))
@@ -186,13 +186,13 @@ def answer(seed: int, number: int) -> str:
 
 
 def work(seed: int, start: int, stop: int) -> None:
-    """Make calls in this process, whose path holds the build."""
+    """Make the calls `start` to `stop` - 1 in this process, whose PYTHONPATH has the build. Print the outcomes."""
     for number in range(start, stop):
         print(json.dumps(answer(seed, number)))
 
 
 def outcomes(build: Path, seed: int, start: int, stop: int, environment: dict[str, str]) -> list[str]:
-    """Those of a block of calls, by one build."""
+    """The outcomes of the calls `start` to `stop` - 1, made by one build in a new process."""
     command = [sys.executable, __file__, str(build), str(build), "--seed", str(seed), "--work", f"{start}:{stop}"]
     done = subprocess.run(
         command, env={**os.environ, **environment, "PYTHONPATH": str(build)}, capture_output=True, text=True

@@ -83,7 +83,8 @@ def check(a: Any, b: Any, c: Any, dtype: str) -> None:
     size = a.shape[0]
     vector = np.random.default_rng(0).choice([-1.0, 1.0], size)
     left, right = dask.compute(c.astype(float) @ vector, a.astype(float) @ (b.astype(float) @ vector))
-    bound = (size + 2) * np.finfo(dtype).eps * size * np.sqrt(size)  # elements are up to `size`, with `size` in a row
+    # The elements of c are at most `size`, and a row has `size` elements with random signs.
+    bound = (size + 2) * np.finfo(dtype).eps * size * np.sqrt(size)
     if not abs(left - right).max() <= bound:
         raise ArithmeticError(f"the result is off by {abs(left - right).max():.3g}; {bound:.3g} are allowed")
 
@@ -107,7 +108,7 @@ def contest(size: int, side: int, dtype: str, rounds: int) -> dict[str, list[flo
 
 
 def rates() -> dict[str, float]:
-    """FLOP/s of one thread, for a product with a good size for the caches."""
+    """{dtype: FLOP/s of one thread}, for a product whose size suits the caches."""
     found, n = {}, 1536
     gemm.set_num_threads(1)
     for dtype in ("float32", "float64"):
@@ -127,7 +128,7 @@ def _nothing(number: int) -> int:
 
 
 def task_seconds(count: int = 2000) -> dict[str, float]:
-    """Seconds per empty task, with dask's threads and with two worker processes: client, scheduler and worker."""
+    """Seconds per empty task, with dask's threads ("local") and with two worker processes ("distributed")."""
     graph = {("nothing", number): (_nothing, number) for number in range(count)}
     start = time.perf_counter()
     dask.threaded.get(graph, list(graph))

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gemm.dask.chunks import Cut, Limits, choose, least_side
 
 SUMS = 4
-"""Partial sums that one task of dask's reduction tree adds: its split_every."""
+"""The number of partial sums that one task of dask's reduction tree adds: dask's split_every."""
 LIMIT = 128 << 20
 """Bytes of a block at most: dask's array.chunk-size."""
 
@@ -48,7 +48,7 @@ class Cost:
         tasks: total number of tasks.
         arithmetic, communication: seconds of one worker.
         scheduling: seconds of the scheduler.
-        received: bytes that a worker receives if no block that a task reads is already there.
+        received: bytes that a worker receives, if it has none of the blocks that its tasks read.
     """
 
     tasks: int

@@ -59,7 +59,8 @@ __all__ = [
     "vecdot",
 ]
 
-# Lower modules may not import the modules above them, so the package's face hands these modules down.
+# Lower modules may not import the modules above them. This file may import all modules, so it gives the lower modules
+# (Array, interop) what they need from the upper modules (namespace, prepack, dask).
 Array._namespace = namespace
 
 
@@ -76,7 +77,7 @@ interop.KINDS += [
 
 
 def show_config() -> None:
-    """Print versions, devices, kernels and caches of this installation, for reports of problems."""
+    """Print versions, devices, kernels and caches of this installation, for bug reports."""
     from gemm.frontend.report import config
 
     print(config())

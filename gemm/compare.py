@@ -1,4 +1,5 @@
-"""Benchmark comparisons: families of products on every backend and in other libraries, with a report.
+"""Benchmark comparisons. A comparison times families of products on every backend and in other libraries, and makes a
+report.
 
 `gemm bench --compare` runs a comparison from the command line, and `compare` runs one from Python. A notebook displays
 the object that `compare` returns. Times in the JSON document are in seconds. A value that does not apply or is unknown
@@ -9,7 +10,7 @@ is null:
     dtype, quick, families, rounds, method                   the request, and what each time means
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
     contestants {contestant: its description}
-    absent      {peer or backend: why it is missing}
+    absent      {peer (another library) or backend: why it is missing}
     roofs       {device key: {gflops, gflops_basis, memory_gbs, memory_basis}}: the peaks of the roofline
     results     [{family, name, series, size, m, n, k, batch, contestant, backend, device, kernel, mode, products,
                   measured, seconds, spread, gflops, percent_of_peak, worst_error, valid, error, samples_s}]
@@ -32,9 +33,9 @@ The fields of a result:
 
 The CSV file contains the results without their samples.
 
-gemm.bench.verdicts defines a threshold. Its `size` is null if the device never overtakes the CPU, and `below` is the
-next smaller size. `verdicts` and `ratios` have one entry for each of `sizes`: the verdict, and the time of the cpu
-backend divided by the time of the contestant.
+gemm.bench.verdicts defines a threshold. Its `size` is null if the device never overtakes the CPU. Its `below` is the
+next smaller size that was measured. `verdicts` and `ratios` have one entry for each of `sizes`: the verdict, and the
+time of the cpu backend divided by the time of the contestant.
 """
 
 from gemm.bench.comparison import SCHEMA, Comparison, compare

@@ -25,7 +25,8 @@ _STYLE = {
 }  # fmt: skip
 _WAYS = {("host", 1): ("host to host", "-"), ("resident", 1): ("resident", "--"),
          ("once", 8): ("8 products", "-."), ("once", 64): ("64 products", ":")}  # fmt: skip
-"""{(mode, products): (legend, line style)} of the crossover curves. "once" with one product is nearly "host"."""
+"""{(mode, products): (legend, line style)} of the crossover curves. ("once", 1) is left out, because its curve would be
+nearly that of ("host", 1)."""
 _LETTER, _HANDLE = 0.055, 0.55
 """Inches of a legend's entry: for each letter, and for the line sample with the space around it."""
 
@@ -214,7 +215,7 @@ def _by(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
 
 
 def _best(rows: Iterable[Row]) -> list[Row]:
-    """The rows on resident operands of each contestant with its own memory; the host-to-host rows of all others."""
+    """For contestants on devices with their own memory, the rows on resident operands; for others, the host rows."""
     rows = find(rows)
     with_memory = offloaded(rows)
     return [row for row in rows if row["mode"] == ("resident" if row["contestant"] in with_memory else "host")]
@@ -257,7 +258,7 @@ def _line(axes: Any, rows: Iterable[Row], value: str = "gflops", **options: Any)
 
 
 def _sizes(axes: Any, rows: Iterable[Row]) -> None:
-    """A horizontal axis of sizes."""
+    """Give `axes` a logarithmic horizontal axis with ticks at the sizes of `rows`."""
     axes.set_xscale("log", base=2)
     sizes = sorted({row["size"] for row in rows})
     shown = sizes[:: max(1, len(sizes) // 6)]

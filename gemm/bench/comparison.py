@@ -36,7 +36,8 @@ SIZES = tuple(1 << power for power in range(4, 14))
 SUMS = (64, 1024, 8192)
 """The sizes k of the grid of choices."""
 Step = Callable[[str, int], None]
-"""step(description of the next case, number of finished cases)."""
+"""step(text, count): reports progress. `text` names the product, or the product and the contestant. `count` is the
+number of cases finished since the last call (0 or 1)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def compare(
     products: Sequence[Case] | None = None, missing: dict[str, str] | None = None,
     step: Step = lambda text, done: None,
 ) -> Comparison:  # fmt: skip
-    """Time families of products on `devices` (default: all that work here) and in the `peers` that are installed.
+    """Time families of products on `devices` (default: all that work here) and in those of `peers` that are installed.
 
     NumPy's BLAS and the peers are set to the number of threads of the cpu backend, and keep this setting.
 

@@ -1,6 +1,6 @@
 """Fair timing: contestants interleaved round by round in one process, their results checked, the machine watched.
 
-Before a sample, other libraries' threads have gone to sleep, and the threads of the contestant are awake.
+A sample starts only when other libraries' threads have gone to sleep, and the threads of the contestant are awake.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ OWN = frozenset(BACKENDS) - {"numpy"}
 """Backends whose threads sleep soon after a product. Threads of other libraries keep spinning and slow down the
 contestant that follows."""
 SAMPLE = 5e-4
-"""Seconds that a sample should last at least. Shorter products are repeated within a sample."""
+"""The shortest time of a sample in seconds. Shorter products are repeated within a sample."""
 WAKING = 0.006
-"""Seconds of untimed calls before a sample. A scheduler may wake all threads on one core; it distributes them at its
-next tick, after 4 ms on many systems."""
+"""Seconds of untimed calls before a sample. The operating system may wake all threads on one core, and distribute them
+over the cores only at its next scheduler tick, after 4 ms on many systems."""
 LONG = 0.05
-"""Calls of this many seconds or more need no warm-up: they are long compared with waking threads and filling caches."""
+"""Calls of this many seconds or more need no warm-up: threads wake and caches fill in a small part of this time."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
-"""Multiply-adds up to which all elements of a float64 result are checked: longdouble products have no BLAS."""
+"""If a float64 product has at most this many multiply-adds, all elements are checked. Of larger products only some rows
+are checked, because the check's longdouble product has no BLAS."""
 
 
 @dataclass
@@ -45,9 +46,10 @@ class Contestant:
     Attributes:
         call: one product from host memory to host memory.
         launch: one product on resident operands; None if the device has no memory of its own.
-        offload: offload(n) sends the operands, multiplies n times and fetches the result; None like `launch`.
+        offload: offload(n) sends the operands, multiplies n times and fetches the result; None if `launch` is None.
         out: the array that receives the results of `call`.
-        fetch: copy the result of `launch` and `offload` to the host; None if `offload` copies it to `out`.
+        fetch: return a host copy of the result of `launch` and `offload`; None if `offload` copies the result to `out`,
+            or if `launch` is None.
         cold: seconds of the first call for the shape. That call compiles or loads the kernel if the kernel was not yet
             in use.
         host, resident: seconds per product, one value for each sample. `resident` is empty without `launch`.
@@ -69,7 +71,7 @@ class Contestant:
     sha256: str = ""
 
     def results(self) -> Iterator[np.ndarray]:
-        """The results of the calls: the host array, and a copy of the device array if there is one."""
+        """The results to check: the host array `out`, and a host copy of the device array if there is `fetch`."""
         yield self.out
         if self.fetch:
             yield self.fetch()
@@ -84,7 +86,7 @@ def timed(call: Callable[[], Any], times: int = 1) -> float:
 
 
 def warm(call: Callable[[], Any]) -> None:
-    """Make untimed calls for WAKING seconds, at least one."""
+    """Call `call` untimed until WAKING seconds have passed; at least one call."""
     end = time.perf_counter() + WAKING
     call()
     while time.perf_counter() < end:
@@ -94,8 +96,9 @@ def warm(call: Callable[[], Any]) -> None:
 def settle() -> float:
     """Wait until no other thread of this process runs, for a second at most. Returns the seconds that passed.
 
-    Threads of a BLAS keep spinning after a product, OpenBLAS's for 0.1 s, those of Intel's OpenMP for 0.2 s. They
-    would take a core away from the next contestant. If the system does not report thread states, wait 0.25 s.
+    Threads of a BLAS keep spinning after a product, OpenBLAS's for 0.1 s, those of Intel's OpenMP for 0.2 s. Spinning
+    threads would take cores away from the next contestant. Systems other than Linux do not report the states of
+    threads; there the function waits 0.25 s.
     """
     start = time.perf_counter()
     if sys.platform != "linux":
@@ -121,9 +124,10 @@ def _running() -> bool:
 
 
 def compete(contestants: Sequence[Contestant], rounds: int, warmup: int, step: Callable[[str], None]) -> None:
-    """Time the contestants in rounds. Each round samples every contestant; they take turns to be first.
+    """Time the contestants in rounds. Each round samples every contestant, and starts with another contestant.
 
-    `step` is called with the name of the contestant before each of its samples.
+    Before the rounds, each contestant makes `warmup` untimed calls. `step` is called before each sample, with the names
+    of the contestant's kernel and device.
     """
     waiting = []
     foreign_before = True  # other libraries' threads may still spin after the warm-up
@@ -150,16 +154,16 @@ def compete(contestants: Sequence[Contestant], rounds: int, warmup: int, step: C
 
 
 def _repeats(seconds: float) -> int:
-    """The number of calls in a sample."""
+    """The number of calls in a sample, for calls of this many seconds."""
     return max(1, round(SAMPLE / max(seconds, 1e-7)))
 
 
 def check(contestants: Sequence[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray) -> str:
-    """Set `worst` and `sha256` of each contestant, by a reference computed here. Returns a text: what was compared.
+    """Set `worst` and `sha256` of each contestant. Returns a text that says which elements were compared.
 
-    The reference is NumPy's product, in float64 for float32 and in longdouble for float64. The bound is that of the
-    numerical contract, (k + 2)·u·|a|·|b| for each element. If longdouble is no wider than float64, the reference may
-    have the same error as the result, so twice the bound is allowed.
+    The reference is NumPy's product, in float64 for float32 and in longdouble for float64. The error bound is that of
+    the numerical contract, (k + 2)·u·|a|·|b| for each element. If longdouble is no wider than float64, the reference
+    may have the same error as the result, so twice the bound is allowed.
     """
     x, y = shape.untransposed(a, b)
     wide: Any = np.float64 if a.dtype == np.float32 else np.longdouble
@@ -191,9 +195,10 @@ class Watch:
         self._ticks, self._own, self._start = _ticks(), time.process_time(), time.monotonic()
 
     def facts(self, spreads: list[float], helper: float = 0.0) -> dict[str, Any]:
-        """{load_before, load_after, others_cores, stolen, median_spread, warnings}. null: the system does not tell.
+        """{load_before, load_after, others_cores, stolen, median_spread, warnings}. None: the value is not known.
 
         Args:
+            spreads: the interquartile range ÷ the median of each row's ratios.
             helper: CPU seconds of processes that the benchmark itself started.
         """
         wall, own = time.monotonic() - self._start, time.process_time() - self._own + helper
@@ -219,7 +224,7 @@ def _load() -> list[float] | None:
 
 
 def _ticks() -> tuple[float, float] | None:
-    """CPU seconds since boot: of all processes, and those withheld by a hypervisor. None except on Linux."""
+    """CPU seconds since boot: (used by all processes, withheld by a hypervisor). None on systems other than Linux."""
     try:
         with Path("/proc/stat").open() as file:
             user, nice, system, _, _, irq, soft, steal = (int(x) for x in file.readline().split()[1:9])

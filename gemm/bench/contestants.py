@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     """A device of a backend of this package as a contestant.
 
     Attributes:
-        kernel: the name of its kernel; with None, dispatch chooses the kernel.
+        kernel: the name of the kernel to use. None: dispatch chooses the kernel.
     """
 
     device: Device
@@ -101,7 +101,7 @@ def _resident(
     send: Callable[[], Iterable[Any]], multiply: Callable[[Any, Any], object], finish: Callable[[], object],
     fetch: Callable[[], object],
 ) -> tuple[Callable[[], None], Callable[[int], None]]:  # fmt: skip
-    """`launch` and `offload` of a contestant on a device with memory of its own. `send` copies the operands there."""
+    """`launch` and `offload` of a contestant on a device with its own memory. `send` copies the operands to it."""
     left, right = send()
 
     def launch() -> None:
@@ -141,7 +141,7 @@ class Field:
 
     @classmethod
     def of(cls, devices: Iterable[Device], names: Iterable[str]) -> Field:
-        """The contestants on these devices, NumPy included, and the peers in `names`, with equal numbers of threads."""
+        """A contestant for each device, NumPy's included, and each peer in `names`, with equal numbers of threads."""
         names, devices = set(names), list(devices)
         with suppress(Absent):  # without threadpoolctl, NumPy's number of threads cannot be set
             set_numpy_threads(granted())

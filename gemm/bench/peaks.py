@@ -1,7 +1,7 @@
 """The limits of a device: its arithmetic peak and its memory bandwidth, measured if possible, else by a formula.
 
-A peak never comes from a matrix product that is itself reported. If a device can neither be measured nor computed, it
-has no peak and no percentage.
+A peak never comes from a matrix product that is itself reported. If the peak of a device can be neither measured nor
+computed, the device has no peak and no percentage.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FMA_UNITS = {
     (128, 4): (50, 52, 53, 61, 62), (64, 32): (60, 70, 72, 80), (64, 2): (75,), (128, 2): (86, 87, 89, 120),
     (128, 64): (90, 100), (128, 0): (103,),
 }  # fmt: skip
-"""{fused multiply-adds per clock of one multiprocessor in float32 and float64, without tensor cores; 0 is unknown:
-compute capabilities}."""
-_ROUNDS, _CALLS = 30, 400  # of a CPU kernel; the fastest round counts
+"""{(float32, float64): compute capabilities}. The keys are fused multiply-adds per clock of one multiprocessor, without
+tensor cores; 0 means unknown."""
+_ROUNDS, _CALLS = 30, 400  # rounds, and calls of a CPU micro-kernel in each; the fastest round counts
 _L1_BYTES = 20 << 10  # bytes of both operand panels: they stay in an L1 cache of 32 KiB, the smallest of any CPU
-_COPIED, _COPIES = 128 << 20, 5  # bytes of the array that is copied, more than caches hold; the fastest copy counts
+_COPIED, _COPIES = 128 << 20, 5  # bytes of an array that no cache holds, and how often it is copied; the fastest counts
 
 
 @dataclass(frozen=True)
 class Peak:
-    """GFLOP/s, and a text that says how they were determined."""
+    """The peak in GFLOP/s, and a text that says how it was determined."""
 
     gflops: float
     basis: str
@@ -84,7 +84,7 @@ def _cpu(dtype: str) -> Peak | None:
     """The CPU's peak: the rate of the inner loop of the best CPU kernel, with operands in the L1 cache.
 
     The loop is timed with two lengths. The difference of the times contains only the loop's arithmetic and its loads
-    from L1. The call, the first loads of the tile and its last stores cancel.
+    from L1. The times of the call, of loading the tile before the loop and of storing it after the loop cancel.
     """
     try:
         (device,) = registry.backend("cpu").devices()

@@ -13,8 +13,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shape:
-    """m × n is the shape of C, k the length of the sums, `batch` the products per call. trans "NT": b is stored
-    transposed, a is not."""
+    """m × n is the shape of C, k the length of the sums, `batch` the number of products per call. `trans` has a letter
+    for a and a letter for b: "T" if the operand is stored transposed, else "N"."""
 
     m: int
     n: int
@@ -32,11 +32,11 @@ class Shape:
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """The axes of the operands and of the result before the axes of a matrix."""
+        """The shape of the stack: the axes of the operands and of the result before the two axes of a matrix."""
         return (self.batch,) if self.batch > 1 else ()
 
     def operands(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-        """a and b with their layouts: uniform random numbers in [-1, 1), the same in every run."""
+        """a and b as `trans` says they are stored: uniform random numbers in [-1, 1), the same in every run."""
         random = np.random.default_rng([self.m, self.n, self.k, self.batch])
         sizes = ((self.m, self.k), (self.k, self.n))
         a, b = (
@@ -46,7 +46,7 @@ class Shape:
         return a, b
 
     def untransposed(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Views of the operands without transposition, for np.matmul."""
+        """Views of the operands with the shapes m × k and k × n, for np.matmul."""
         x, y = (np.swapaxes(x, -1, -2) if flip == "T" else x for x, flip in zip((a, b), self.trans, strict=True))
         return x, y
 
@@ -60,7 +60,7 @@ class Case:
     """A product of a family.
 
     Attributes:
-        series, size: the product's place in a series; "" and 0 if the product belongs to no series.
+        series, size: the name of the series and the product's size in it; "" and 0 without a series.
     """
 
     family: str

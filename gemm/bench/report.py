@@ -1,6 +1,7 @@
-"""The report of a comparison: its tables, and one HTML page without scripts and external resources.
+"""The report of a comparison: its tables, and one HTML page without scripts or external resources.
 
-The page has the reader's light or dark colours. The tables are shared with the terminal (gemm.cli.compare).
+The page has light or dark colours, as the reader's browser prefers. gemm.cli.compare prints the same tables in the
+terminal.
 """
 
 from __future__ import annotations

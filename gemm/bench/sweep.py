@@ -19,15 +19,16 @@ from gemm.core.errors import BackendUnavailable, KernelFailed
 REPEATS = (1, 8, 64)
 """Numbers of products for which operands are sent once."""
 LOOSE = 4.0
-"""Error bounds that a peer may err by before its result counts as wrong. Peers do not promise our bound."""
+"""The largest allowed error of a peer, in units of our error bound. Peers do not promise our bound."""
 FAILURES = (KernelFailed, TypeError, ValueError, RuntimeError)
 """Exceptions that count as a failure of the contestant."""
 _SPINNING = 0.12
-"""Seconds per round to wait until another library's threads sleep."""
+"""The expected wait in seconds, in each round, until the threads of a contestant of another library sleep."""
 _LEAST = 5
 """The smallest number of rounds of a contest."""
 _SLOW = 0.3
-"""Calls of this many seconds or more are sampled once, outside the rounds. Their repeated products are extrapolated."""
+"""Calls of this many seconds or more are sampled once, outside the rounds. If n products with operands sent once would
+take this long, their time is extrapolated from one product."""
 COLUMNS = (
     "family", "name", "series", "size", "m", "n", "k", "batch", "contestant", "backend", "device", "kernel", "mode",
     "products", "measured", "seconds", "spread", "gflops", "percent_of_peak", "worst_error", "valid", "error",
@@ -116,7 +117,10 @@ def _time(contestants: Iterable[Contestant], pace: Pace, step: Callable[[str], N
 
 
 def _offloads(one: Contestant) -> dict[int, Contestant]:
-    """{n: `one` with operands sent once for n products}, for each n that does not take too long."""
+    """{n: a contestant whose call sends the operands once for n products of `one`}.
+
+    n is 1, or a number of REPEATS whose products take less than _SLOW seconds.
+    """
     if not (one.offload and one.launch):
         return {}
     product = timed(one.launch)

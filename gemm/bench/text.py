@@ -108,7 +108,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def _rich_bar(total: int) -> Any:
-    """A progress bar of rich with one task, 0; None without rich."""
+    """A progress bar of rich, with one task whose id is 0; None if rich is not installed."""
     try:
         from rich import progress
         from rich.console import Console

@@ -6,15 +6,15 @@ The offload threshold is the smallest size from which a device stays faster than
 GPU-BLOB, the GPU BLAS Offload Benchmark of the University of Bristol's HPC group (UoB-HPC, GPU-BLAS-Offload-Benchmark):
 the smallest size of a series such that offloading pays at this size and at all larger sizes. GPU-BLOB distinguishes two
 ways to transfer data. *Transfer-Always* sends each product from host to host, independent of the number of products.
-*Transfer-Once* sends the operands once, computes n products and fetches the result once. Unlike GPU-BLOB, differences
-within the noise of the measurement count for neither side.
+*Transfer-Once* sends the operands once, computes n products and fetches the result once. In contrast to GPU-BLOB,
+differences within the noise of the measurement count here for neither side.
 
 # Slower products
 
-The samples of one run vary less than runs do, because a run takes its samples within about a second. An experiment
-compared runs of the same code on two virtual cores, of which a hypervisor withheld up to 14 %. Between two runs, one
-median in seven was slower by more than 5 %, with disjoint interquartile ranges of the samples. Some were slower by
-50 %.
+The samples of one run vary less than the medians of different runs, because a run takes its samples within about a
+second. An experiment compared runs of the same code on two virtual cores, of which a hypervisor withheld up to 14 %.
+Between two runs, one median in seven was slower by more than 5 %, with disjoint interquartile ranges of the samples.
+Some medians were slower by 50 %.
 
 NumPy and the other libraries, which are timed in the same rounds, have not changed. Their changes show how much of the
 variation comes from the machine. Therefore one of our times counts as changed only if it moved by more than every time
@@ -46,9 +46,9 @@ Row = dict[str, Any]
 """A result of a comparison. gemm.compare defines its columns."""
 Verdict = Literal["ahead", "even", "behind"]
 TOLERANCE = 0.05
-"""Fraction by which a median may always differ, because another process has other memory pages and clock rates."""
+"""Fraction by which a median may always differ, because memory pages and clock rates differ between processes."""
 MOST = 1.0
-"""The largest fraction attributed to the machine. Spinning threads of other libraries may slow those down by more."""
+"""The largest result of `noise`. Spinning threads may slow down another library by more than this fraction."""
 SLACK = 5e-6
 """Seconds by which a time may always differ: the core's clock rate alone can turn one or two microseconds into five."""
 AGAIN = 2
@@ -67,7 +67,7 @@ def offloaded(rows: Iterable[Row]) -> list[str]:
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The quartiles of the samples, extremes included in the population. One sample suffices."""
+    """The first quartile, the median and the third quartile, interpolated linearly. One sample suffices."""
     low, middle, high = np.quantile(samples, (0.25, 0.5, 0.75)).tolist()
     return low, middle, high
 
@@ -114,7 +114,10 @@ class Threshold(NamedTuple):
 
 
 def verdict(ratios: Sequence[float]) -> Verdict:
-    """Whether a device is ahead of the host, if `ratios` are the host's times ÷ the device's. Both quartiles decide."""
+    """Compare a device with the host. `ratios` are the host's times ÷ the device's times.
+
+    "ahead": both quartiles are above 1. "behind": both quartiles are below 1. "even": neither.
+    """
     low, _, high = quartiles(ratios)
     return "ahead" if low > 1 else "behind" if high < 1 else "even"
 
@@ -122,9 +125,9 @@ def verdict(ratios: Sequence[float]) -> Verdict:
 def threshold(points: Iterable[tuple[int, Sequence[float]]]) -> Threshold:
     """The threshold of a series.
 
-    The device must be ahead at the largest size. Going down from there, the lead continues until the first size at
-    which the device is behind. The threshold is the smallest size in this range at which the device is ahead. Sizes
-    at which neither is ahead, for example because of noise, do not end the range.
+    The device must be ahead at the largest size. The range of the device's lead extends down from the largest size, and
+    ends before the first size at which the device is behind. The threshold is the smallest size in this range at which
+    the device is ahead. Sizes at which neither is ahead, for example because of noise, do not end the range.
 
     Args:
         points: (size, ratios as `verdict` takes them), in any order.
@@ -142,7 +145,7 @@ def threshold(points: Iterable[tuple[int, Sequence[float]]]) -> Threshold:
 
 
 def thresholds(rows: Sequence[Row]) -> list[Row]:
-    """The offload thresholds: one for each series, contestant with its own memory, and mode."""
+    """The offload thresholds: one for each series, mode, and contestant on a device with its own memory."""
     found = []
     with_memory = offloaded(rows)
     kinds = {(r["series"], r["contestant"], r["mode"], r["products"]): None for r in find(rows) if r["series"]}
@@ -179,7 +182,7 @@ class Change(NamedTuple):
 
 
 def key(row: Row) -> tuple[Any, ...]:
-    """The identity of a result: contestants, products and modes with the same key are comparable."""
+    """The product, contestant and mode of a result. Results with the same key are comparable."""
     return tuple(row[name] for name in _KEY)
 
 
@@ -220,9 +223,9 @@ def changes(old: Iterable[Row], new: Iterable[Row], tolerance: float = TOLERANCE
 
 
 def noise(old: Iterable[Row], new: Iterable[Row]) -> float:
-    """The `tolerance` that covers what the machine did: the largest change of another library's time.
+    """The `tolerance` for `changes`: the largest change of another library's time, which the machine must have caused.
 
-    The result is at least TOLERANCE and at most MOST.
+    The result is a fraction, at least TOLERANCE and at most MOST.
     """
     moved = [each.ratio for each in changes(old, new) if not each.ours and each.verdict != "same"]
     return min(MOST, max([TOLERANCE, *(max(ratio, 1 / ratio) - 1 for ratio in moved)]))

@@ -1,6 +1,6 @@
 """The lists of backends and kernels, one module per backend: the only hand-written lists of the package.
 
-A kernel is one source file and one row in these lists. build.py compiles the rows of the machine's architecture,
+A kernel has a source file and one row in these lists. build.py compiles the rows of the machine's architecture,
 dispatch chooses among the legal rows, the tests run the conformance suite over each row, and the kernel table of the
 documentation is generated from the rows. This package imports nothing from the package around it, and its modules
 import each other by relative names. build.py and other scripts can therefore import it alone, from the folder gemm,
@@ -54,10 +54,10 @@ SPREADING = ("cuda",)
 """Backends that can compute one product on several of their devices, as backend="cuda:all" requests."""
 
 PLAIN = "batch == 1 and alpha == '1' and beta == '0' and out == 'N' and 'S' not in a + b and not fused and not limited"
-"""The products for which NumPy's BLAS is a candidate: those that are one call of it.
+"""The rule (Kernel.suits) for the products for which NumPy's BLAS is a candidate: one BLAS call computes the product.
 
-A limit of gemm's threads excludes it, because it has threads of its own. Its rows are of float32 and float64 only:
-complex products of OpenBLAS have NaN where the contract requires infinities.
+If gemm's threads are limited, NumPy's BLAS is no candidate, because it has threads of its own. Only float32 and float64
+have such rows: complex products of OpenBLAS have NaN where the contract requires infinities.
 """
 KERNELS: tuple[Kernel, ...] = (
     *CPU,

@@ -1,5 +1,5 @@
-"""The CPU's micro-kernels: MR x NR accumulators in registers. MC, KC and NC are the cache blocks of the driver around
-them.
+"""The CPU's micro-kernels. A micro-kernel has MR x NR accumulators in registers. The driver that calls it splits m, k
+and n into cache blocks of MC, KC and NC.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def _row(name: str, about: str, gflops: float, *needs: str, file: str = "",
     """A row. `name` ends in MR x NR.
 
     Args:
-        file: the stem of the source file, if it is not the name.
+        file: the stem of the source file, if it differs from `name`.
         blocks: MC, KC and NC. MC and NC are rounded down to multiples of MR and NR.
     """
     target, tile = name.split("_")[1], name.rpartition("_")[2]

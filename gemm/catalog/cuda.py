@@ -1,42 +1,45 @@
 """The CUDA kernels, which NVRTC compiles at run time; one tuple per family.
 
-This is how the host (gemm/backends/cuda/launch_plan.py) reads the parameters of a catalog row. Uppercase parameters are
--D macros of the kernel; the host itself reads only these:
+This is how the host (gemm/backends/cuda/launch_plan.py) reads the parameters of a catalog row. A block is a thread
+block. Uppercase parameters are -D macros of the kernel; the host itself reads only these:
 
-    BM BN BK    tile of out that a block computes, and step along k
+    BM BN BK    a block computes a tile of BM x BN elements of out, in steps of BK along k
     THREADS     threads of the one-dimensional block; default BM * BN
     MULTICAST   number of blocks of a cluster that share b; they compute tiles that are adjacent along m; default 1
     STACK       number of products of a batch per block; default 1. The grid's y is ceil(batch / STACK)
-    OUT_BOXES   default 0. More than 0: the kernel also gets a map of out with boxes of 16 rows by 128 bytes. Each warp
-                has staging memory for that many boxes. g.mapped says whether out can be stored through the map; if not,
-                the host passes the map of a instead
+    OUT_BOXES   default 0. More than 0: the kernel also gets a tensor map of out with boxes of 16 rows by 128 bytes.
+                Each warp has staging memory for OUT_BOXES boxes. g.mapped says whether out can be stored through the
+                map; if not, the host passes the map of a instead
 
 Lowercase parameters are for the host only; their default is 0:
 
     shared      bytes of dynamic shared memory (often `derived`)
-    blocks      persistent grid: the most blocks per multiprocessor; they step through tiles and batch by themselves,
-                and the grid's y is 1. 0: one block per tile and product
-    shares      1: if the last round has fewer tiles than blocks that run at once, all blocks that run at once work on
-                those tiles together, each on a part of k; not with reproducible=True
+    blocks      more than 0: the grid is persistent, with at most this many blocks per multiprocessor. The blocks step
+                through tiles and batch by themselves, and the grid's y is 1. 0: one block per tile and product
+    shares      1: if fewer tiles are left for the last round than blocks run at once, all blocks that run at once
+                compute these tiles together, each on a part of k; not with reproducible=True
     ptxas       optimization level of ptxas; default 3
     waits       1: the kernel has no pipeline, so each step along k takes one `startup`
     alone       1: a block uses so many registers that it has a multiprocessor for itself; successive launches then
-                overlap. k is nevertheless split as if a multiprocessor held two blocks, which measured best
-    gathers     1: an operand that is contiguous along k is copied in single elements; `gflops` was measured with a
-                contiguous along k
-    streams     1: reads an operand, or writes out, once from end to end at the speed of memory (gpu_model.py)
-    parts       most parts of k per tile (split-K). On sm_90 and newer the parts are a cluster (parts * MULTICAST <= 8);
-                before sm_90 they are joined through memory, see join.cuh. 0 or 1: k is never split
-    a_lies, b_lies    layouts of an operand that the kernel reads: 1 contiguous along k, 2 contiguous along m (b: n), 3
-                both (default), 7 any strides. gemm_cuda_pack first copies an operand with another layout. It also
-                copies an operand for TMA if its address or strides are not multiples of 16 bytes
-    vector      bytes of the widest load from a and b (a_vector, b_vector: from one of them). The kernel gets A_VECTOR
-                and B_VECTOR: the number of elements in that many bytes, or 1 if the address or a stride (except the
-                unit stride) is not a multiple of that many bytes. 0: the kernel gets neither macro
+                overlap. k is nevertheless split as if a multiprocessor held two blocks: this was measured to be fastest
+    gathers     1: the kernel copies the elements of an operand one by one if the operand is contiguous along k.
+                `gflops` was measured with an operand a of this layout, and therefore includes the copies of a
+    streams     1: the kernel reads an operand, or stores the result, once from end to end at the speed of memory
+                (gpu_model.py)
+    parts       the most parts of k per tile (split-K). On sm_90 and newer, the blocks of the parts are a cluster
+                (parts * MULTICAST <= 8). Before sm_90, sums are joined through memory, see join.cuh. 0 or 1: k is never
+                split
+    a_lies, b_lies    the layouts of a or b that the kernel can read: 1 contiguous along k, 2 contiguous along m (b: n),
+                3 layouts 1 and 2 (default), 7 any strides. gemm_cuda_pack first copies an operand with another layout.
+                It also copies an operand for TMA if its address or strides are not multiples of 16 bytes
+    vector      bytes of the widest load from a and b (a_vector: only from a; b_vector: only from b). The kernel gets
+                A_VECTOR and B_VECTOR: the number of elements in that many bytes, or 1 if the address or a stride
+                (except the unit stride) is not a multiple of that many bytes. 0: the kernel gets neither macro
     pointers    1: the kernel gets the macro POINTERS, which is 1 for a pointer batch (Problem.apart), else 0
     ordered_form    1: the kernel gets the macro ORDERED, which is 1 for reproducible=True, else 0. With ORDERED 1, k is
                 not split, whatever `parts` is
-    maps        operands that are read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are g and the maps
+    maps        operands that are read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are g (struct
+                Gemm) and the maps
     a_box_k a_box_m b_box_k b_box_n    boxes of these maps in elements. The host limits the contiguous axis of a box to
                 the width of the swizzle; the kernel then loads several boxes per step
     a_swizzle b_swizzle    swizzle in bytes: 0, 32, 64 or 128
@@ -46,23 +49,27 @@ Lowercase parameters are for the host only; their default is 0:
                 a's rows and b's columns
     widen       1: gemm_cuda_pack first converts fp8 operands to float16; A_TYPE and B_TYPE are then float16
 
-`swap` says for which products the host computes out^T = b^T a^T; a's m is then out's n. A row without `swap` computes
-the transposed product if out is closer to column-major. For each combination of types, the last row is `tile`. It
-computes products with k = 0 and products that are too large for the other rows.
+`swap` says for which products the host computes out^T = b^T a^T: the kernel's m is then the caller's n. A row without
+`swap` computes the transposed product if out is closer to column-major than to row-major. For each combination of
+types, the last row is `tile`. It computes products with k = 0 and products that are too large for the other rows.
 
 A tensor map has three axes: the contiguous axis, the other axis, and batch * planes + plane. An operand that is the
 same for the whole batch has a_batch (b_batch) = 0 and one matrix in its map; its batch coordinate is always 0. TMA
 reads 0 outside of the operand. Maps describe elements as unsigned integers of the same width (except with tf32), so TMA
 changes no bit.
 
-A kernel is compiled in several forms. Besides A_TYPE, B_TYPE and OUT_TYPE, these macros select the form: A_TURNED (1: a
-is contiguous along m, not k) and B_TURNED (1: b is contiguous along k, not n) if a_lies (b_lies) is 3 or the kernel has
-vectors (with a_lies 7 and A_VECTOR 1, strides are arbitrary); A_VECTOR and B_VECTOR; ORDERED; POINTERS; EPILOGUE (1:
-bias and activation).
+A kernel is compiled in several forms. These macros select the form, in addition to A_TYPE, B_TYPE and OUT_TYPE:
+
+    A_TURNED    1: a is contiguous along m; 0: along k. The kernel gets this macro if a_lies is 3 or the kernel has
+                vectors. With a_lies 7 and A_VECTOR 1, strides are arbitrary
+    B_TURNED    1: b is contiguous along k; 0: along n. The conditions are the same, with b_lies and B_VECTOR
+    A_VECTOR B_VECTOR ORDERED POINTERS    see above
+    EPILOGUE    1: the kernel adds the bias and applies the activation
 
 Grid: a group of parts * MULTICAST blocks (a cluster on sm_90 and newer) computes a tile of BM * MULTICAST by BN
-outputs. Block x computes row block x % MULTICAST and part x / MULTICAST % parts of tile x / (MULTICAST * parts). If the
-batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis, the host makes several launches.
+outputs. Block x computes strip x % MULTICAST (BM rows) of tile x / (MULTICAST * parts), for part x / MULTICAST % parts
+of k. If the batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis, the host makes several
+launches.
 """
 
 from __future__ import annotations
@@ -84,12 +91,13 @@ def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
 def inbox(tile: int, members: int, parts: int) -> int:
     """Bytes that a block of a cluster receives in the exchange of partial sums (exchange.cuh).
 
+    The block of each part of k adds up one slice of the tile. A slice is a whole number of runs, each of 16 bytes per
+    thread; all slices have the same number of runs.
+
     Args:
         tile: bytes of the tile's sums.
-        members: threads that hold the sums.
+        members: number of threads that hold the sums.
         parts: the most parts of k.
-
-    Each part adds a slice of whole runs of 16 bytes per thread; all slices have the same number of runs.
     """
     runs = tile // (16 * members)
     return max(-(-runs // cut) * cut for cut in range(1, parts + 1)) * 16 * members
@@ -98,19 +106,26 @@ def inbox(tile: int, members: int, parts: int) -> int:
 def _ring(stage: str, boxes: int) -> dict[str, str]:
     """The expression for `shared`: STAGES stages of `stage` bytes with their barriers, the staging memory of the warps
     (STAGING in deliver.cuh), and the bytes that alignment may skip.
+
+    Args:
+        stage: the expression for the bytes of a stage.
+        boxes: OUT_BOXES.
     """
     staging, aligned = (2560, 3072, 4096)[boxes], 1008 if boxes else 0
     return {"shared": f"STAGES * ({stage} + 16) + BM // 16 * {staging} + {1040 + aligned}"}
 
 
-_FITS = ("shared <= shared_memory_optin",)  # GPUs after Hopper, and cheaper ones, have less shared memory
+_FITS = ("shared <= shared_memory_optin",)  # cheaper GPUs, and GPUs after Hopper, have less shared memory
 
 
 class Blocks(NamedTuple):
-    """How the thread blocks of a row share k and the multiprocessors: see STAGES, MULTICAST and OUT_BOXES.
+    """Parameters of a row's thread blocks.
 
     Attributes:
+        stages: STAGES, the number of steps along k that are in shared memory at the same time.
+        multicast: MULTICAST.
         resident: the number of blocks for each multiprocessor.
+        boxes: OUT_BOXES.
     """
 
     stages: int
@@ -125,8 +140,8 @@ def _ffma(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stages
 
     Args:
         shape: BM, BN and BK.
-        sums: the sums of a thread, TM x TN.
-        groups: number of thread groups that share a stage.
+        sums: TM and TN; a thread computes TM x TN sums.
+        groups: number of groups of threads that share the steps of a stage.
     """
     (bm, bn, bk), (tm, tn) = shape, sums
     size = 8 if op == "d" else 4
@@ -158,7 +173,7 @@ FFMA: tuple[Kernel, ...] = (
           gflops=22000, startup=4.0, excluded_features=SM_80, parts=8,
           BM=32, BN=64, BK=16, TM=4, TN=4, THREADS=128),
 )  # fmt: skip
-"""float32 and float64 by fused multiply-adds: register tiles, with operands by cp.async or through registers."""
+"""float32 and float64 by fused multiply-adds: register tiles, fed by cp.async or through registers."""
 
 
 def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
@@ -174,7 +189,7 @@ def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
 
 FFMA_TMA: tuple[Kernel, ...] = (
     _ffma_tma("128x128", 2, 53000),
-    # With level 3, ptxas schedules the loads of four k so late that the following multiply-adds wait.
+    # At its default level 3, ptxas schedules the loads for four steps of k so late that the multiply-adds wait.
     _ffma_tma("128x128_along_k", 1, 51800, ptxas=1),
 )
 """float32 by fused multiply-adds: register tiles loaded by TMA."""
@@ -186,11 +201,11 @@ _FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for
 def _wgmma(op: str, bm: int, bn: int, blocks: Blocks, *, pairs: bool = False, **rest: Any) -> Kernel:
     """A row of gemm_cuda_wgmma. fp8 is first converted to float16.
 
-    pairs: adds "_pairs" to the name, because another row with the same tile has no multicast.
+    pairs: adds "_pairs" to the name, to tell the row from one with the same tile and without multicast.
     """
     widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
     about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(widen)
-    # 16-bit results are stored in pairs, and twelve warps have more stores in flight than eight warps.
+    # 16-bit results are stored in pairs. The twelve warps of 192 rows have more stores in flight than eight warps.
     scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
         op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,
@@ -250,11 +265,12 @@ EMULATED: tuple[Kernel, ...] = (
 
 
 def _kmajor(op: str, bm: int, bn: int, blocks: Blocks, *, scattered: float = 0.6, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_kmajor, whose stages are 128 bytes of k. op "s": TF32; else int8 or fp8."""
+    """A row of gemm_cuda_kmajor, whose stages hold 128 bytes along k. op "s": TF32; other ops: int8 or fp8."""
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
     bk = 32 if tf32 else 128
-    # a may be contiguous along m if its boxes are 128 bytes wide and there are enough registers for its fragments.
+    # `turns`: operand a may also be contiguous along m. This takes boxes of a that are 128 bytes wide, and enough
+    # registers for the fragments of a.
     turns = bm < 256 and bm % bk == 0
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
@@ -288,15 +304,15 @@ KMAJOR: tuple[Kernel, ...] = (
         _kmajor(op, 128, 64, Blocks(3, resident=2), gflops=870000, startup=4.0, scattered=0.4)
         for op in ("s8s32", "u8s32")
     ),
-    # With two blocks per multiprocessor there are not enough registers for the two sets of sums of fp8.
+    # With two blocks per multiprocessor there are not enough registers for the two sets of sums that fp8 needs.
     *(_kmajor(op, 128, 64, Blocks(6), gflops=870000, startup=4.0) for op in _FP8),
     *(_kmajor(op, 64, 64, Blocks(6, resident=2, boxes=1), gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
 )
-"""TF32, int8 and fp8 on tensor cores, which need both operands contiguous along k."""
+"""TF32, int8 and fp8 on tensor cores. Their instructions for these types need both operands contiguous along k."""
 
 
 def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
-    """A row of gemm_cuda_dmma: four warps per block with tm x 32 outputs each."""
+    """A row of gemm_cuda_dmma: a block has four warps, each with tm x 32 outputs."""
     return _cuda(
         "d", f"dmma_{bm}x{bn}", "dmma", f"tensor cores, fed by cp.async, {tm}x32 outputs a warp", needs=SM_80,
         ordered=False, gflops=gflops, startup=startup,
@@ -333,7 +349,7 @@ GEMV: tuple[Kernel, ...] = (
     *(_gemv(op, 1, 512) for op in ("h", "b", "h32", "b32")),
     *(_gemv(op, 8, 256) for op in ("h32", "b32")),
 )
-"""Products with few columns or few rows, which need one pass over the matrix."""
+"""Products with few columns or few rows: one pass over the larger operand."""
 
 
 def _small(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stack: int, resident: int,
@@ -355,11 +371,11 @@ SMALL: tuple[Kernel, ...] = (
     *(_small(op, (64, 64, 32), (8, 4), stack=1, resident=4, gflops=30000) for op in "shb"),
     _small("d", (16, 16, 16), (2, 4), stack=4, resident=6, gflops=7000),
 )
-"""Batches of small products; one warp or one block computes a product."""
+"""Batches of small products; a group of 32, 64 or 128 threads computes a product."""
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_outer with `depth` of k in shared memory."""
+    """A row of gemm_cuda_outer, which holds `depth` elements along k in shared memory."""
     return _cuda(
         op, f"outer_{bm}x{bn}", "outer", "small k: limited by storing the result", startup=2.6,
         BM=bm, BN=bn, BK=4, TM=4, TN=bn // 32, DEPTH=depth, THREADS=256, RESIDENT=resident,
@@ -376,7 +392,7 @@ OUTER: tuple[Kernel, ...] = (
 """Products with a small k and a large result, which take as long as storing the result."""
 
 _TILE = {"c": 2600, "i32": 2000}
-"""GFLOP/s of the `tile` rows of these types; the others have 6000."""
+"""GFLOP/s of the `tile` rows of these types; the `tile` rows of other types have 6000."""
 TILE: tuple[Kernel, ...] = tuple(
     _cuda(op, "tile", "tile", "tiles of A and B in shared memory, one output a thread",
           gflops=_TILE.get(op, 6000), startup=2, BM=32, BN=32, BK=32, a_lies=7, b_lies=7)

@@ -1,4 +1,4 @@
-"""A row of the catalog, and what its name encodes."""
+"""A row of the catalog (`Kernel`), and the types that its name encodes."""
 
 from __future__ import annotations
 
@@ -31,36 +31,41 @@ class Kernel:
         params: fixed parameters (tile sizes, blocking), visible to `legal`. Uppercase ones are -D options of kernels
             that are compiled at run time; the #ifndef defaults of the file agree with them.
         space: the values that a tuner may try for a parameter, {name: values}; the row's own value is the default.
-        derived: parameters computed from others, {name: expression}, such as a_rows from BM; they join `params`.
-        chosen: the parameters that `tuned` has changed.
+        derived: parameters computed from others, {name: expression}, such as a_rows from BM; their values
+            are added to `params`.
+        chosen: {name: value} of the parameters that `tuned` has changed.
         legal: expressions over m n k batch, params and the device's limits; all must hold.
         swap: an expression over m n a b (a and b are the letters of Problem.layout). It is true for products that are
             faster as the transposed product, b^T times a^T. "" for never. See `swaps`.
-        ordered: offers reproducible=True, the ORDERED chain.
-        ordered_needs: features that the ORDERED chain needs.
-        gflops: peak rate of one device (CPU rows: of one core), a guess until it is measured. CUDA rows: of an H200.
-        startup: microseconds that a product takes before and after its main loop; for CUDA rows, on an H200;
-            for NumPy's rows, the time of gemm's Python, which repeated products by our own kernels do not need.
+        ordered: the row offers reproducible=True, which is ordered accumulation: one chain of fused multiply-adds in
+            the order of k.
+        ordered_needs: features that a Device must have for ordered accumulation.
+        gflops: peak GFLOP/s. CUDA rows: of an H200. CPU rows: of one core. Except for CUDA rows, this is a guess that
+            dispatch uses until the probe has measured the rate.
+        startup: microseconds that a product takes before and after its main loop; for CUDA rows, on an H200; for
+            NumPy's rows, the time that gemm's Python code takes. Repeated products by our own kernels do not run that
+            code.
         scattered: nanoseconds that a multiprocessor takes to store an element of the result if the result's rows are
             not aligned; for CUDA rows, on an H200.
         about: one line for tables.
-        precision: the strictest precision that it offers; see `gemm.gemm`.
+        precision: the strictest precision that the row offers; see `gemm.gemm`.
         auto_kinds: kinds of devices ("cpu", "gpu") on which dispatch may choose the row if the user does not name it.
             On other kinds the row runs, and is verified, only when it is named: a row that another row always beats is
             not worth a longer probe.
-        fuses: the row adds a bias and applies an activation as it stores. Other rows need another pass over the result.
+        fuses: the row adds a bias and applies an activation while it stores the result. Other rows need another
+            pass over the result.
         lazy_verify: the row is verified when dispatch first chooses it, not by the probe, because its backend has too
             many rows to verify them all in advance.
         excluded_features: on devices with one of these features the row runs only when it is named, because other rows
             are always faster there, or the row's outputs do not fit into the registers.
         suits: an expression over m n k batch and params. If the user does not name the row, dispatch may choose it only
-            for products for which the expression is true. The row computes all others, too, but slower than `gflops`
-            says. "" for all. Further names: alpha, beta (of `Problem`), a, b, out (the letters of its layout), fused (a
-            bias or an activation is given) and limited (threads are limited, see gemm.core.engine).
-        third_party: the code is not ours. Dispatch verifies the row on the CPU, too, and takes it only if it is clearly
-            faster than our own rows.
+            for products for which the expression is true. The row computes all other products, too, but slower than
+            `gflops` says. "" for all. Further names: alpha, beta (of `Problem`), a, b, out (the letters of its
+            layout), fused (a bias or an activation is given) and limited (threads are limited, see gemm.core.engine).
+        third_party: the code is not ours. Dispatch therefore requires a verification of the row even on the CPU, where
+            it trusts our own rows, and takes the row only if it is clearly faster than our own rows.
         label: the name with the tuned parameters: sgemm_adreno_image_8x4[WGM=4,WGN=16].
-        group: rows and columns of the result that a work-group computes (of the transposed result, if swapped).
+        group: rows and columns of the result (if swapped: of the transposed result) that a work-group computes.
     """
 
     name: str
@@ -126,11 +131,14 @@ class Kernel:
         return bool(self.params.get("pointers"))
 
     def chosen_on(self, kind: str, features: Set[str]) -> bool:
-        """Whether dispatch may choose this row on such a device if the user does not name the row."""
+        """Whether dispatch may choose this row on a device with this kind and features if the user does not name it."""
         return kind in self.auto_kinds and features.isdisjoint(self.excluded_features)
 
     def suited(self, sizes: Mapping[str, object]) -> bool:
-        """Whether dispatch may choose this row for such a product if the user does not name the row."""
+        """Whether dispatch may choose this row for a product if the user does not name the row.
+
+        sizes: the values of all names that `suits` may contain, except params.
+        """
         return not self.suits or bool(_value(self.suits, {**sizes, **self.params}))
 
     @property
@@ -139,7 +147,7 @@ class Kernel:
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
     def swaps(self, m: int, n: int, layout: str) -> bool:
-        """Whether the launches compute out' = b' a'. m, n and layout are those of the original product."""
+        """Whether launches compute the transposed product, b^T a^T. m, n and layout are of the original product."""
         names = {"m": m, "n": n, "a": layout[0], "b": layout[1]}
         return bool(self.swap) and bool(_value(self.swap, names))
 
@@ -153,7 +161,8 @@ class Kernel:
 
         The share is less than k if units would otherwise be idle because of few groups, or few groups in the last wave.
         Several groups then share a tile of the result (split-K), and a second launch adds their partial sums. The
-        second launch takes as long as `split` steps along k of every unit. Rows without `split` never split k.
+        parameter `split` is the time of the second launch, in steps along k of every unit. Rows without `split` never
+        split k.
         """
         worth = self.params.get("split", 0)
         most = min(BUSY * units // groups, k // 64) if worth else 1
@@ -161,7 +170,7 @@ class Kernel:
         def steps(parts: int) -> int:
             return -(-groups * parts // units) * -(-k // parts) + worth * (parts > 1)
 
-        # If several numbers take the same time, use the most parts: more groups hide more of each other's latency.
+        # If several numbers of parts take the same time, use the largest: more groups hide more latency.
         parts = min(range(max(most, 1), 0, -1), key=steps)
         if parts == 1:
             return k
@@ -169,7 +178,7 @@ class Kernel:
         return -(-k // (parts * grain)) * grain
 
     def illegal(self, names: Mapping[str, int]) -> str | None:
-        """The first rule that is false for `names` (problem and device limits), or None."""
+        """A message with the first rule of `legal` that is false for `names` (problem and device limits), or None."""
         scope = {**names, **self.params}
         for rule in self.legal:
             if not _value(rule, scope):
@@ -194,7 +203,7 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "s8s32": ("int32", ("int8", "int8")), "u8s32": ("int32", ("uint8", "int8")),
     "h32": ("float32", ("float16", "float16")), "b32": ("float32", ("bfloat16", "bfloat16")),
 }  # fmt: skip
-"""The meaning of an operation's letters before "gemm": Kernel.dtype and Kernel.inputs.
+"""{letters before "gemm" in a kernel's name: (Kernel.dtype, Kernel.inputs)}.
 
 For fp8 the letters name the operands' formats (one if both are the same) and the result type: e4m3b, e4m3e5m2s.
 """
@@ -211,7 +220,7 @@ def typed_row(name: str, backend: str, source: str, about: str, **given: Any) ->
     """A row whose types and target are taken from its name.
 
     Args:
-        given: attributes of Kernel; all other names are parameters of the row (Kernel.params), which are ints.
+        given: attributes of Kernel. All other names are parameters of the row (Kernel.params); their values are ints.
 
     Raises:
         TypeError: a parameter is no int; its name may be a misspelt attribute.

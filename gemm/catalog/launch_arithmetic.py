@@ -1,7 +1,7 @@
 """The time that the blocks of a GPU take for a product, and the number of parts into which they split k.
 
-Dispatch and launches use the same arithmetic. The times are in seconds on an H200, whose `gflops` and `startup` the
-rows contain; gemm.select.cost scales them to other GPUs.
+Dispatch and launches use the same arithmetic. The times are in seconds on an H200, because the rows' `gflops` and
+`startup` are those of an H200; gemm.select.cost scales the times to other GPUs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _CLUSTERS = (
 The numbers are those of cuOccupancyMaxActiveClusters on one H200.
 """
 
-# Of an H200, 2026-11-22 and 23.
+# Measured on an H200, 2026-11-22 and 23.
 _JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
-_NEXT = 0.5  # microseconds between a block's tile and its next tile, for each block that a multiprocessor holds
-_BESIDE = 0.4  # part of the startup that each further persistent block of a multiprocessor adds
+_NEXT = 0.5  # microseconds, per block that a multiprocessor holds, between a block's tile and its next tile
+_BESIDE = 0.4  # each persistent block of a multiprocessor except the first adds this fraction of the startup
 _EXCHANGE = 1.5e11  # bytes per second that a block receives from the other blocks of its cluster
 
 
 @cache
 def resident(kernel: Kernel) -> int:
-    """Blocks per multiprocessor: as the row says, or as registers and shared memory allow."""
+    """Blocks per multiprocessor: as the row says, else as many as registers and shared memory allow."""
     p = kernel.params
     if "blocks" in p or "RESIDENT" in p:
         return max(1, p.get("blocks") or p["RESIDENT"])
@@ -45,7 +45,10 @@ def resident(kernel: Kernel) -> int:
 
 
 def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
-    """Number of clusters (of blocks, if none share operands) for `batch` results of m by n with an unsplit k."""
+    """Number of groups for `batch` results of m by n with an unsplit k.
+
+    A group consists of the MULTICAST blocks that share operands (a cluster); without MULTICAST, it is one block.
+    """
     p = kernel.params
     tiles = -(-m // (p["BM"] * p.get("MULTICAST", 1))) * -(-n // p["BN"])
     return tiles * -(-batch // p.get("STACK", 1))
@@ -68,8 +71,8 @@ def least(kernel: Kernel, count: int, k: int, units: int) -> float:
     """A lower bound of `seconds` of `count` groups, for any number of parts of k.
 
     The bound is the startup and the larger of two times: the time if all units are busy all the time, and the time of a
-    single group, alone on its units, for the shortest possible part of k. Only the first counts if all units may share
-    a tile.
+    single group, alone on its units, for the shortest possible part of k. If all units may share a tile, only the first
+    time counts.
     """
     grid = _grid(kernel, units)
     steps = -(-k // grid.step) or 1
@@ -86,8 +89,8 @@ def room(units: int, most: int, blocks: int) -> int:
     """Number of clusters of `blocks` blocks that run at once if a multiprocessor holds `most` blocks.
 
     A cluster runs within one group of processors (GPC). GPCs differ in size, also from chip to chip, and the
-    multiprocessors of a GPC that do not form a whole cluster stay idle. A grid with one cluster too many takes twice as
-    long.
+    multiprocessors of a GPC that do not form a whole cluster stay idle. A grid with one cluster more than this
+    number takes twice as long.
     """
     known = _CLUSTERS[min(most, len(_CLUSTERS)) - 1]
     return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))
@@ -102,13 +105,14 @@ def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
     """Whether there are so few clusters of `blocks` blocks that each block can have its own multiprocessor.
 
     The launch then requests so much shared memory that no multiprocessor holds two blocks. Only kernels with dynamic
-    shared memory do this.
+    shared memory can request more.
     """
     return bool(kernel.params.get("shared")) and count <= room(units, 1, blocks)
 
 
 def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
-    """Number of blocks that share, by k, the tiles of an incomplete last round of `count` tiles; 0: no sharing.
+    """Number of blocks that together compute the tiles of the last, incomplete round of `count` tiles, each on a part
+    of k; 0: no sharing.
 
     Blocks share the tiles if that takes less time. Sharing costs time, because the end of each tile waits for the sums
     that other blocks have written to memory.
@@ -122,7 +126,7 @@ def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
 
 
 def _together(kernel: Kernel, rest: int, alone: float, blocks: int) -> float:
-    """Time of `blocks` blocks that share `rest` tiles. `alone` is the time of one block for one tile."""
+    """Seconds in which `blocks` blocks together compute `rest` tiles. `alone`: seconds of one block for one tile."""
     return alone * rest / blocks + 1e-6 * _NEXT + -(-blocks // rest) * joined(kernel)
 
 
@@ -138,7 +142,7 @@ class _Grid(NamedTuple):
         most: blocks per multiprocessor.
         step: step along k.
         column: seconds per step of a block alone on a multiprocessor.
-        busy: seconds per step of a group that all units compute.
+        busy: seconds per step of a group if the work of a group were spread over all units.
         startup: seconds to start a product.
         join: seconds to add up the sums of the blocks that share a tile.
         rooms: number of clusters that run at once, for each number of parts of k.
@@ -171,11 +175,11 @@ def _grid(kernel: Kernel, units: int) -> _Grid:
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
-    """Time of `count` groups with k split into `cut` parts, including startup; assumes that nothing waits for memory.
+    """Seconds of `count` groups with k split into `cut` parts, with startup; assumes that nothing waits for memory.
 
-    Groups run in rounds of as many as run at once. If a multiprocessor holds fewer blocks than it could, they hide less
-    of each other's latency, and it computes more slowly. If it holds several blocks, running blocks hide the startup of
-    others. `ordered`: each sum is one chain, and no tile is shared.
+    Groups run in rounds; a round is as many groups as can run at once. If a multiprocessor holds fewer blocks than it
+    could, the blocks hide less of each other's latency, and the multiprocessor computes more slowly. If it holds
+    several blocks, running blocks hide the startup of others. `ordered`: each sum is one chain, and no tile is shared.
     """
     most, step, column, _, _, join, rooms, _, persistent, waits, shares = _grid(kernel, units)
     at_once, steps = rooms[cut - 1], -(-k // step) or 1
@@ -192,7 +196,7 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     startup = kernel.startup * (steps if waits else 1)
     if persistent:
         startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
-    # A persistent block loads the next tile's operands early, but with split-K the join uses that memory first.
+    # A persistent block loads the next tile's operands early, except with split-K: the join uses that memory first.
     hidden = (persistent or most > 1) and cut == 1
     startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
     time += startup * 1e-6

@@ -1,12 +1,12 @@
 """The OpenCL kernels, which the driver compiles at run time.
 
-The work-group is WGM x WGN, or the work-group that the source requires. Some parameters of a row:
+The work-group is WGM x WGN work-items, or the size that the source requires. Some parameters of a row:
 
     a_*, b_*    the padded buffer or image that a kernel reads (gemm.backends.opencl.layout.Layout). Rows without a_*
                 and b_* read any strides
-    streams     operands that a kernel reads from end to end at the speed of memory, once for each group's rows or
-                columns: 1 a, 2 b
-    busy        number of groups below which a GPU's compute unit is not busy; default 1
+    streams     the operand that a kernel reads from end to end at the speed of memory: 1 a, once for each column of
+                work-groups; 2 b, once for each row of work-groups
+    busy        number of work-groups that keep a compute unit of a GPU busy; default 1
     step        k is computed in multiples of `step`; default BK
 """
 
@@ -23,7 +23,8 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
     """The row <op>gemm_<form> of kernels/opencl/<source>.cl.
 
-    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS add up in half: they offer medium precision.
+    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS have sums in half and offer only medium
+    precision.
     """
     half = bool(rest.get("HALF_SUMS"))
     return typed_row(f"{op}gemm_{form}", "opencl", f"kernels/opencl/{source}.cl", about,
@@ -36,8 +37,8 @@ def _adreno(op: str, form: str, tile: tuple[int, int, int], about: str) -> Kerne
     """An Adreno row.
 
     Args:
-        form: "image" (b is an image), "images" (a is one, too), "turned" (memory holds the transpose of a), "half"
-            (like "turned", with sums in half).
+        form: "image" (b is an image), "images" (a and b are images), "turned" (memory holds the transpose of a),
+            "turned_image" or "turned_images" (both properties), or "half" (like "turned", with sums in half).
         tile: rows and columns of a work-item, and the step along k.
     """
     tm, tn, bk = tile
@@ -78,7 +79,7 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
     return _opencl(op, f"intel_L3_SIMD_{form}", "intel/gemm_intel_L3_SIMD",
                    f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
                    + ", synchronized" * barrier + ", sums in half: twice as fast" * half, _shuffles(sg),
-                   # Gen8 converts halves to compute with them, and does not report this.
+                   # Gen8 GPUs convert halves before they compute with them, and do not report this.
                    auto_kinds=() if half else ("gpu",),
                    excluded_features=("subgroup_size_8",) if sg > 8 else (),
                    space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
@@ -118,7 +119,7 @@ def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: in
         item: rows and columns of a work-item.
     """
     (bm, bn, bk), (tm, tn) = group, item
-    # All work-items load the same number of vectors.
+    # `whole`: all work-items load the same number of vectors.
     whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"
     padded: dict[str, Any] = {} if direct else {"a_rows": bm, "a_cols": bk, "b_rows": bk, "b_cols": bn}
     where = "of operands in their original layout" if direct else "in local memory"
@@ -134,7 +135,7 @@ def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: in
 def _skinny(op: str, tm: int) -> Kernel:
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{_size(op)} * BK * TM <= local_memory"),
-                    swap="m > n and a == 'T'",  # few columns, and the rows of the other operand are contiguous along n
+                    swap="m > n and a == 'T'",  # few columns, and a^T has contiguous rows
                     auto_kinds=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 
@@ -144,7 +145,7 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any
                     legal=("BM * LANES <= TM * work_group",
                            f"{_size(op)} * (BN * (BK + 4) + 4 * BM * LANES // TM) <= local_memory",
                            f"{_size(op)} * BM * BN * (LANES + 1) <= TM * local_memory"),
-                    swap="m < n and b == 'T'",  # few rows, and b's columns are contiguous along k
+                    swap="m < n and b == 'T'",  # few rows, and b has unit stride along k
                     auto_kinds=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
                     derived={"step": "4 * LANES"},
                     BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, streams=1, a_rows=1, a_cols=1,
@@ -159,7 +160,7 @@ def _panel(op: str, vec: int) -> Kernel:
 
 
 def _packed(bm: int, bn: int, *, tm: int, tn: int) -> Kernel:
-    # All work-items load the same number of blocks.
+    # `whole`: all work-items load the same number of blocks.
     whole = "BK * TM * TN % (16 * BN) == 0 and BK * TM * TN % (16 * BM) == 0"
     return _generic("s8s32", f"packed_{bm}x{bn}", "packed", f"four bytes an instruction, {tm}x{tn} outputs a work-item",
                     needs=("integer_dot_product",),
@@ -202,7 +203,7 @@ OPENCL: tuple[Kernel, ...] = (
     _tile("d", (64, 64, 16), (4, 4), 256),
     _tile("h", (128, 128, 8), (16, 8), 128, excluded_features=_SHUFFLING),
     _tile("h", (64, 64, 16), (8, 4), 384),
-    # Small products wait for memory.
+    # Rows for small products, which mostly wait for memory.
     *(_tile(op, (32, 32, bk), (4, 4), 768, direct=1, busy=busy)
       for op, bk, busy in (("s", 32, 3), ("d", 16, 3), ("h", 16, 3), ("s8s32", 32, 2))),
     _tile("s", (64, 64, 16), (4, 4), 384, direct=1),

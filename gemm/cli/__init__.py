@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv`, by default the arguments of the process. Returns the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks × or µ must not abort a benchmark
+            stream.reconfigure(errors="replace")  # no error on a terminal whose encoding lacks × or µ
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         if words and words[0] in REPLACED:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(words)
         if not (args.command == "info" and args.check):  # --check itself reports wrong variables, in more detail
             check_environment()
-        with background.waiting():  # a command waits for final results, not for the first usable ones
+        with background.waiting():  # commands wait until background tasks, such as verifications, have finished
             status: int = args.run(args)
         sys.stdout.flush()
         return status
@@ -76,6 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gemm: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe; the flush at exit must not fail as well
+    except BrokenPipeError:  # the pipe's reader (head, ...) has closed it; Python's flush at exit must not fail as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -21,7 +21,7 @@ from gemm.select.worker import timeout
 
 DTYPES = ("float32", "float64")
 LAYOUTS = ("NN", "NT", "TN", "TT")
-"""Layouts of a and b: T is transposed."""
+"""Layouts of a and b, a letter each: N means stored as it is, T means stored transposed."""
 
 
 class Mistake(ValueError):
@@ -125,7 +125,7 @@ def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:
     """The devices that --backends, --kernel and --device select, and {backend: why it is missing}.
 
     Raises:
-        Mistake: a name is unknown, or no device is left.
+        Mistake: a name is unknown, the options contradict each other, or no backend works here.
         BackendUnavailable: a backend or device that the user named is not available here.
     """
     kernels = check_kernels(args.kernel)

@@ -243,7 +243,7 @@ def _ratios(product: Shape, entered: list[Contestant]) -> list[Row]:
 
 
 def _ratio(reference: Contestant, samples: list[float]) -> float:
-    """The host-to-host time of `reference` divided by the sample, as the median over the rounds."""
+    """The median over the rounds of (host-to-host time of `reference` ÷ time in `samples`)."""
     return statistics.median(verdicts.ratios(reference.host, samples))
 
 
@@ -286,7 +286,7 @@ def _compare(entered: list[Contestant], ratios: list[Row]) -> None:
     """Print how the cpu backend compares with the other contestants, and which contestant is fastest."""
     cpu = _cpu(entered)
     others = [one for one in entered if one is not cpu]
-    for one, ratio in zip(others, ratios, strict=False):  # without a cpu backend there are no ratios
+    for one, ratio in zip(others, ratios, strict=False):  # `ratios` is empty if the cpu backend does not take part
         name, title = _names(one)
         line = f"CPU against {title}: {_against(ratio['host'], name)}"
         if one.resident:
@@ -308,7 +308,7 @@ def _compare_bits(ordered: list[Contestant]) -> None:
 
 
 def _names(one: Contestant) -> tuple[str, str]:
-    """Name and title of what the CPU is compared with, such as "the GPU" and "GPU (cuda:0, sgemm_cuda_tile)"."""
+    """The name and the title of a contestant, such as "the GPU" and "GPU (cuda:0, sgemm_cuda_tile)"."""
     device = one.device
     if device.backend in ("numpy", "cpu"):
         return 2 * ("NumPy" if device.backend == "numpy" else one.kernel,)
@@ -317,7 +317,10 @@ def _names(one: Contestant) -> tuple[str, str]:
 
 
 def _against(ratio: float, name: str) -> str:
-    """A phrase that says which of the two is faster, and by which factor."""
+    """A phrase that says which is faster, the cpu backend or the contestant `name`, and by which factor.
+
+    ratio: the time of the cpu backend ÷ the time of the contestant.
+    """
     if ratio >= 1:
         return f"{name} is {text.faster(ratio)} the cpu backend"
     return f"the cpu backend is {text.faster(1 / ratio)} {name}"

@@ -148,7 +148,9 @@ def _show_family(found: Comparison, family: str) -> None:
 
 
 def _regressions(old: Comparison, found: Comparison, timed: partial[Comparison]) -> list[verdicts.Change]:
-    """Print what changed since `old`. A slower product is measured again, and counts only if it is slower each time."""
+    """Print what changed since `old`, and return the slower times. A time that is slower is measured again, and counts
+    only if it is slower each time.
+    """
     noise = verdicts.noise(old.rows, found.rows)
     changes = verdicts.changes(old.rows, found.rows, noise)
     slower = verdicts.regressions(changes)

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         raise Mistake("give the product's sizes: -M 1024 -N 1024 -K 1024")
     m, n, k = sizes
     lead = (args.batch,) if args.batch > 1 else ()
-    # The arrays are never written or read, and the system allocates no memory for untouched pages.
+    # The arrays are neither written nor read, so the system allocates no memory for their pages.
     a = np.empty((*lead, *((k, m) if args.trans_a else (m, k))), args.dtype)
     b = np.empty((*lead, *((n, k) if args.trans_b else (k, n))), args.dtype)
     try:

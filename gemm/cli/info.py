@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.json is None:
         for section in report.sections():
-            print(section, flush=True)  # print each section at once: a driver that crashes later does not hide it
+            print(section, flush=True)  # a driver may crash in a later section; this one is then already visible
     else:
         _give(args.json, report.facts())
     return 0

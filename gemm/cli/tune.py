@@ -49,9 +49,10 @@ SHAPES = (
 )  # fmt: skip
 """(batch, m, n, k) of the classes that are tuned without --shapes, the most important ones first."""
 QUICK, MODEL = 3.7, 28.0
-"""Seconds at most for the calibration of the cost model. The whole commands take 5 and 30 seconds."""
+"""Seconds at most for the calibration of the cost model by `gemm tune --level model`, with --quick (QUICK) and without
+(MODEL). The whole command takes 5 and 30 seconds."""
 CPU_WORK = 1 << 31
-"""FLOPs of the largest of SHAPES that an OpenCL device on the CPU is tuned for."""
+"""The most FLOPs of a product in SHAPES that an OpenCL device on the CPU is tuned for."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _calibrate(devices: list[Device], budget: float) -> None:
-    """Calibrate the cost model, and print by how much its predictions differ from the measured times."""
+    """Calibrate the cost model, and print the ratios of measured to predicted times."""
     probe.facts(run=True)
     start = time.monotonic()
     found = []
@@ -150,7 +151,7 @@ class _Class(NamedTuple):
         return f"{lead}{' × '.join(map(str, sizes))} {self.layout}"
 
     def size(self) -> int:
-        """The number of candidates, at most."""
+        """The largest number of candidates that the tuner may try."""
         names = dict(zip(("batch", "m", "n", "k"), self.shape, strict=True)) | dict(self.device.limits)
         return sum(tuner.size(row, names) for row in self.rows)
 
@@ -167,9 +168,9 @@ def _classes(args: argparse.Namespace, devices: list[Device]) -> list[_Class]:
 
 
 def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
-    """The kernels to tune on `device`: those named by the user, or those that dispatch can choose there.
+    """The kernels to tune on `device`: those that the user named, or those that dispatch can choose there.
 
-    The list is empty if none of them has tunable parameters.
+    The list is empty if none of these kernels has tunable parameters.
     """
     known = [row for row in KERNELS if row.dtype != "*"]
     rows = check_kernels(args.kernel) or [row for row in known if row.chosen_on(device.kind, device.features)]

@@ -37,11 +37,11 @@ class Outcome:
     """The outcome of one kernel on one device.
 
     Attributes:
-        passed: the number of cases that passed.
-        total: the number of all cases.
-        ordered: whether the reproducible bits are those of the contract; None if the kernel does not offer them.
+        passed: the number of checks that passed. The first failure ends the checks of the kernel.
+        total: the number of all checks.
+        ordered: whether the reproducible bits are those of the contract; None if the kernel has no reproducible form.
         sha256: the hash of the reproducible result, with --hashes.
-        seconds: the time of all cases, compilation included.
+        seconds: the time of all checks, compilation included.
         error: the first failure, or "".
         left_out: {what could not be covered: why}.
     """
@@ -154,7 +154,8 @@ def _check(row: Kernel, device: Device, quick: bool) -> Outcome:
             found.passed += 1
     except (Mismatch, KernelFailed) as failure:
         found.error = str(failure)
-    if has_bits(row, device):  # the checks of the ordered bits come last, so they have run only if all checks passed
+    if has_bits(row, device):
+        # The check of the ordered bits comes last and does not run after a failure: it has passed only if all have.
         found.ordered = found.passed == found.total
     found.left_out, found.seconds = suite.left_out(row, device, full=not quick), time.perf_counter() - start
     return found
@@ -174,7 +175,7 @@ def _hash(row: Kernel, device: Device) -> Outcome:
 
 
 def _left_out(outcomes: list[Outcome]) -> list[str]:
-    """What could not be covered, why, and for which kernels."""
+    """Lines that say what could not be covered, why, and for which kernels."""
     kernels: dict[str, list[str]] = {}
     for outcome in outcomes:
         for what, why in outcome.left_out.items():

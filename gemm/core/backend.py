@@ -23,15 +23,15 @@ Launch = Callable[..., None]
 
 a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n). c is None exactly when beta = 0. All operands have the
 kernel's dtype and any strides, also negative and zero strides (out never has a zero stride over an axis longer than 1).
-m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c is disjoint from out or has exactly the same
-elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the launch
-enqueues the work in order on the operands' queue. A launch raises KernelFailed, or MemoryError if the host has too
-little memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler) are
-not failures of the kernel and reach the caller.
+m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c either does not overlap out, or has exactly
+the same elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the
+launch enqueues the work in order on the operands' queue. A launch raises KernelFailed, or MemoryError if the host has
+too little memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler)
+are not failures of the kernel and reach the caller.
 
-With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse get such problems. Such
-a launch also adds the bias and applies problem.activation: activation(alpha·a·b + beta·c + bias), with each step
-rounded as gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if
+With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse (Kernel.fuses) get such
+problems. Such a launch also adds the bias and applies problem.activation: activation(alpha·a·b + beta·c + bias), with
+each step rounded as gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if
 problem.bias is false. bias does not overlap out.
 """
 
@@ -40,7 +40,7 @@ class Converting:
     """A launch that first converts a and b from narrower types to its `dtype`.
 
     Attributes:
-        native: the attribute of the same name of `launch`, for gemm.frontend.plan_cache; None if `launch` has none.
+        native: `launch.native`, for gemm.frontend.plan_cache; None if `launch` has no such attribute.
         wide: the type to which a and b are converted.
     """
 
@@ -60,22 +60,25 @@ def converted_once(x: np.ndarray, dtype: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The owner of a matrix that `Backend.keep` made.
+    """The owner (DeviceView.owner) of a matrix that `Backend.keep` returned.
 
     Attributes:
-        memory: the array that holds the matrix: for host memory an ndarray. It may be the caller's own array.
+        memory: the array that holds the matrix; an ndarray if the matrix is in host memory. It may be the caller's own
+            array.
     """
 
     memory: Any
 
 
 class Drivers:
-    """The devices of a backend whose drivers do not survive a fork. They are found once, and never in the child of a
-    fork.
+    """The devices of a backend whose drivers do not survive a fork.
+
+    The devices are found once per process. In a process that was forked after its parent had used the drivers, the
+    devices are unavailable.
 
     Args:
         name: name of the backend.
-        what: the drivers, for messages.
+        what: what messages call the drivers.
         find: finds the devices or raises BackendUnavailable.
     """
 
@@ -83,7 +86,7 @@ class Drivers:
         self.name, self._what, self._find = name, what, find
         self._lock = threads.lock()
         self._found: tuple[Device, ...] | BackendUnavailable | None = None
-        self._process = 0  # the process that first used the drivers
+        self._process = 0  # id of the process that first used the drivers; 0: none yet
 
     def devices(self) -> tuple[Device, ...]:
         """The devices. Raises BackendUnavailable."""
@@ -106,8 +109,8 @@ class Drivers:
         return self._found if isinstance(self._found, tuple) else ()
 
     def use(self) -> None:
-        """Must be called before the drivers are used. Raises BackendUnavailable in a forked child of a process that
-        used them.
+        """Must be called before the drivers are used. Raises BackendUnavailable if this process was forked after its
+        parent had used the drivers.
         """
         self._process = self._process or os.getpid()
         if self._process != os.getpid():
@@ -118,11 +121,11 @@ class Drivers:
 
 
 class Backend(ABC):
-    """A way to run kernels: finds devices, prepares kernels, and recognises arrays in their memory."""
+    """A way to run kernels: finds devices, prepares kernels, and recognises arrays in the devices' memory."""
 
     name: ClassVar[str]
     left_out: Mapping[str, str] = MappingProxyType({})
-    """{key: reason} of devices that exist but cannot be used."""
+    """{device key: reason} of devices that exist but cannot be used."""
 
     @abstractmethod
     def devices(self) -> tuple[Device, ...]:
@@ -130,10 +133,13 @@ class Backend(ABC):
 
     @abstractmethod
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
-        """Compile or load `kernel` for `device`; the caller caches the result. Raises KernelFailed."""
+        """Compile or load `kernel` for `device`, and return its launch for `problem`. The caller caches the launch.
+
+        Raises KernelFailed.
+        """
 
     def broken(self) -> list[str]:
-        """Drivers that are installed but cannot be loaded, with the reasons, as text for users."""
+        """Texts for users: each names a driver that is installed but cannot be loaded, and the reason."""
         return []
 
     keeps_alike: ClassVar[bool] = False
@@ -142,15 +148,15 @@ class Backend(ABC):
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
         """The matrix `b` prepacked for `kernel` and stored on the device; launches of `kernel` take it as b.
 
-        Its owner is a Kept. Raises KernelFailed, MemoryError, or TypeError if the kernel has no prepacked form.
+        The view's owner is a Kept. Raises KernelFailed, MemoryError, or TypeError if the kernel has no prepacked form.
         """
         raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, takes no prepared b")
 
     # The following members only concern backends with their own memory: catalog.HOLDING.
 
     overlaps: ClassVar[int] = 0
-    """Smallest size, in bytes of host operands and result, from which transfers overlap with products; 0: they never
-    do.
+    """Transfers overlap with a product whose host operands and result have together at least this many bytes. 0:
+    transfers never overlap with products.
     """
 
     def view(self, array: Any, name: str) -> DeviceView | None:
@@ -171,7 +177,9 @@ class Backend(ABC):
         return result.owner
 
     def conjugated(self, view: DeviceView) -> DeviceView:
-        """A conjugated copy of a whole array of complex numbers. Raises TypeError if the backend cannot conjugate."""
+        """A conjugated copy of a complex array that `view` covers completely. Raises TypeError if the backend cannot
+        conjugate.
+        """
         raise TypeError(f"{self.name} does not conjugate; pass a conjugated array, transposed")
 
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
@@ -179,11 +187,13 @@ class Backend(ABC):
         return None
 
     def wraps(self, device: Device) -> int:
-        """The alignment that host arrays need so that `device` uses them in place; 0: it always copies them."""
+        """The alignment in bytes that host arrays need so that `device` uses them in place; 0: `device` always copies
+        host arrays.
+        """
         return 0
 
     def copied(self) -> dict[str, dict[str, int]]:
-        """Bytes of operands copied in this process: {device: {how: bytes}}. See `gemm.copied`."""
+        """Bytes of operands copied in this process: {device key: {kind of copy: bytes}}. See `gemm.copied`."""
         return {}
 
     def to_device(self, array: np.ndarray, device: Device) -> DeviceView:
@@ -191,7 +201,7 @@ class Backend(ABC):
         raise TypeError(f"{self.name} has no device memory")
 
     def to_host(self, view: DeviceView) -> np.ndarray:
-        """A copy of `view` on the host, made after all work that was enqueued before."""
+        """A copy of `view` on the host, made after all work that was enqueued before this call."""
         raise TypeError(f"{self.name} has no device memory")
 
     def synchronize(self, device: Device) -> None:

@@ -66,8 +66,8 @@ def headers(source: str) -> dict[str, str]:
 def compiled(source: str) -> list[str]:
     """The texts on which a product by a kernel of this file depends.
 
-    The texts are the file itself, its headers, and all sources of its tree that belong to no row, because launches of
-    any row may use sources without a row.
+    The texts are the file itself, its headers, and all sources of its tree that belong to no catalog row, because
+    launches of any row may use these sources, too.
     """
     rows = {row.source for row in KERNELS}
     tree = next((tree for tree in TREES if source.startswith(f"{tree}/")), None)
@@ -76,7 +76,7 @@ def compiled(source: str) -> list[str]:
 
 
 def _files(tree: str) -> dict[str, os.stat_result]:
-    """The files of a tree by path, sorted. (Path.rglob takes several times as long.)"""
+    """{path: status} of the sources and headers of a tree, sorted by path. (Path.rglob takes several times as long.)"""
     found: dict[str, os.stat_result] = {}
     folders = [tree]
     while folders:
@@ -93,7 +93,10 @@ def _files(tree: str) -> dict[str, os.stat_result]:
 
 @cache
 def state() -> str:
-    """A fingerprint of the sources that are compiled at run time: of sizes and times, because reading is slower."""
+    """A fingerprint of the sources that are compiled at run time.
+
+    It covers their paths, sizes and modification times; to read their contents would take longer.
+    """
     found = [(path, status.st_size, status.st_mtime_ns) for tree in TREES for path, status in _files(tree).items()]
     return digest(repr(found).encode()).hex()[:32]
 
@@ -150,14 +153,14 @@ def refusal(folder: Path) -> tuple[str, str] | None:
 
 
 def _replaceable(folder: Path) -> Path | None:
-    """A folder above `folder` in which a user other than this one and root may replace entries, or None.
+    """A folder above `folder` in which somebody except this user and root may replace entries; None: no such folder.
 
     Checks the path as written, because its links could be changed, and also the path to which its links lead.
     """
     trusted = 0, os.stat("/").st_uid, os.geteuid()  # in a container, root may have another user id
     for parent in sorted({*Path(os.path.abspath(folder)).parents, *folder.resolve().parents}):
         facts = parent.stat()
-        # A group with the user's own id has no other members.
+        # A group whose id equals the owner's user id is the owner's private group: it has no other members.
         writers = 0o002 if facts.st_gid == facts.st_uid else 0o022
         sticky = facts.st_mode & stat.S_ISVTX  # like /tmp: everybody may replace only their own entries
         if facts.st_uid not in trusted or (facts.st_mode & writers and not sticky):
@@ -184,7 +187,7 @@ def _seal(data: bytes) -> bytes:
 
 
 def load(name: str) -> bytes | None:
-    """The data of cache entry `name` (a plain file name), or None if it is absent, torn or from another version."""
+    """The data of cache entry `name` (a plain file name); None if the entry is absent, torn or of another version."""
     folder = cache_dir()
     if folder is None:
         return None
@@ -208,7 +211,7 @@ def damaged() -> list[Path]:
     folder = cache_dir()
     found = []
     for file in sorted(folder.iterdir()) if folder else ():
-        with suppress(OSError):  # another process has just replaced it
+        with suppress(OSError):  # another process has just replaced the file
             if file.is_file() and not file.name.startswith(".") and _opened(file.read_bytes()) is None:
                 found.append(file)
     return found

@@ -1,8 +1,8 @@
 """The C engine gemm._cpu and its limit on threads, which applies to the whole process.
 
-The limit is the number that `set_num_threads` or threadpoolctl has set. Otherwise the limit is what is granted to the
-process: the minimum of the control groups' quota and GEMM_NUM_THREADS, both read when the package is imported, and the
-number of CPUs on which the calling thread may run at the time of the product.
+The limit is the number that `set_num_threads` or threadpoolctl has set. If neither has set a number, the limit is the
+minimum of three numbers: the CPU quota of the control groups and GEMM_NUM_THREADS, both read when the package is
+imported, and the number of CPUs on which the calling thread may run at the time of the product.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gemm.core.errors import BackendUnavailable
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
 limiting: list[Callable[[], None]] = []
-"""What is to be called when a limit was set, or is none any more."""
+"""Functions that `set_num_threads` calls after it has set a limit where there was none, or has removed the limit."""
 _count_set = False
 
 _left = threading.local()
@@ -69,8 +69,8 @@ def get_num_threads() -> int:
 def set_num_threads(count: int | None) -> None:
     """Limit the threads of every product of this process on the CPU, including the calling thread.
 
-    The limit applies from the next product on, also to plans made before, and never changes a bit of a result. It may
-    exceed the number of cores, up to 1024. Small products use fewer threads.
+    The limit applies from the next product on, also to products of existing plans. It never changes a bit of a result.
+    It may exceed the number of cores, up to 1024. Small products use fewer threads.
 
     Args:
         count: a positive number, or None for the default: affinity, control groups and GEMM_NUM_THREADS.
@@ -95,13 +95,13 @@ def set_num_threads(count: int | None) -> None:
 
 
 def limited() -> bool:
-    """Whether the user limits gemm's threads, which other libraries know nothing of."""
+    """Whether the user limits gemm's threads. Other libraries do not know this limit."""
     return _count_set or bool(os.environ.get("GEMM_NUM_THREADS"))
 
 
 @contextmanager
 def leaving(count: int) -> Iterator[None]:
-    """The products of this thread leave `count` more CPUs to other work, but use at least one.
+    """Inside the block, products of this thread leave `count` more CPUs to other work, but use at least one CPU.
 
     The limit of `set_num_threads` does not change.
     """
@@ -126,7 +126,7 @@ def start() -> None:
 
 
 def _register() -> None:
-    """Register the engine with threadpoolctl, if that is installed."""
+    """Register the engine with threadpoolctl, if threadpoolctl is installed."""
     try:
         import threadpoolctl
     except ImportError:

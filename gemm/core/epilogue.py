@@ -1,4 +1,5 @@
-"""The epilogue of a product, bias and activation, as a pass over the result. For kernels that do not fuse it.
+"""The epilogue of a product (bias and activation) as a separate pass over the result, for kernels that do not fuse the
+epilogue.
 
 t = alpha·a·b + beta·c as without an epilogue; t += bias; t = activation(t); out = t. Each step is rounded separately in
 the result's type. For float16 and bfloat16 the steps are in float32, so the result is rounded to the narrow type only
@@ -15,16 +16,17 @@ from gemm.core.backend import Launch
 from gemm.core.problem import NARROW, Problem
 
 _BLOCK = 1 << 13
-"""Number of elements to which an activation is applied at a time, so that its intermediate results stay in the cache.
-"""
+"""Number of elements to which an activation is applied at a time. Its intermediate results then stay in the cache."""
 
 
 class Finishing:
-    """A launch for `problem`, with the bias as its last argument. It uses `launch`, a launch for `problem.unfused`.
+    """A launch for `problem`, with the bias as its last argument.
+
+    It runs `launch`, a launch for `problem.unfused`, and then applies the epilogue.
 
     Attributes:
-        native: the attribute of the same name of `launch`, for gemm.frontend.plan_cache; None if `launch` has none.
-        wide: the type to which a and b (and c if the result is narrower) are converted, or None.
+        native: `launch.native`, for gemm.frontend.plan_cache; None if `launch` has no such attribute.
+        wide: the type to which a and b (and c, if the result is narrower) are converted, or None.
     """
 
     def __init__(self, launch: Launch, problem: Problem) -> None:
@@ -45,8 +47,8 @@ class Finishing:
 def finish(activation: str, flat: bool, sums: np.ndarray, out: np.ndarray, bias: np.ndarray | None) -> None:
     """out = activation(sums + bias). `sums` may be out itself or another array.
 
-    flat: out lacks one axis of the product, which has one row or one column. The bias then has the length of the other
-    axis.
+    flat: the product has only one row or one column, and out lacks that axis. The axes of the bias are then merged
+    into one.
     """
     with np.errstate(all="ignore"):  # NaN and Inf are regular results
         apply(sums, bias.reshape(-1) if flat and bias is not None else bias, activation)
@@ -55,7 +57,7 @@ def finish(activation: str, flat: bool, sums: np.ndarray, out: np.ndarray, bias:
 
 
 def apply(x: np.ndarray, bias: np.ndarray | None, activation: str) -> None:
-    """x = activation(x + bias). "" is no activation."""
+    """x = activation(x + bias). activation "" means none."""
     if bias is not None:
         np.add(x, bias.astype(x.dtype, copy=False), out=x)
     if activation:
@@ -107,7 +109,10 @@ _NEAR is for |x| up to 0.46875, _MIDDLE for |x| up to 4, _FAR for larger |x|.
 
 
 def erfc(x: np.ndarray) -> np.ndarray:
-    """1 - erf(x) for float64, which NumPy lacks. Its relative error is some units of roundoff, more below 1e-300."""
+    """1 - erf(x) for float64; NumPy has no such function.
+
+    The relative error is a few units of roundoff, and larger for results below 1e-300.
+    """
     y = np.minimum(np.abs(x), 30.0)
     square = y * y
     near, inverse = np.where(y < 0.5, square, 0.0), 1 / np.maximum(square, 0.2)

@@ -17,7 +17,7 @@ PAGES = {
 
 
 def link(about: str) -> str:
-    """Link to the documentation of a key of PAGES; for other topics, of devices. A URL, or a path in docs/."""
+    """A link to the documentation about a key of PAGES: a URL, or a path in docs/. Other topics: about devices."""
     return f"{_documentation()}/{PAGES.get(about, PAGES['opencl'])}"
 
 
@@ -41,7 +41,7 @@ class BackendUnavailable(RuntimeError):
         backend: the requested name.
         cause: what is missing or what failed.
         remedy: what the user can do, or "" if nothing helps on this machine.
-        told: all of this in one line. str(error) also has the link to the documentation.
+        told: backend, cause and remedy in one line. str(error) also has the link to the documentation.
     """
 
     def __init__(self, backend: str, cause: str, remedy: str = "") -> None:
@@ -61,10 +61,11 @@ class KernelFailed(RuntimeError):
     class.
 
     Attributes:
-        memory: too little memory. Only this call is retried elsewhere, because a later, smaller product may fit. Any
-            other failure demotes the kernel on that device for the rest of the process.
-        lost: the device no longer works. This process does not use the device again.
-        spoilt: the failure has changed an operand, so no other kernel can compute the product.
+        memory: True: there was too little memory. Other kernels are tried for this product. Later products may still
+            use the failed kernel, because they may be smaller. After any other failure, this process does not choose
+            the kernel on that device again.
+        lost: True: the device no longer works. This process does not use the device again.
+        spoilt: True: the failure has changed an operand, so no other kernel can compute the product.
     """
 
     def __init__(self, message: str, *, memory: bool = False, lost: bool = False, spoilt: bool = False) -> None:
@@ -79,7 +80,10 @@ class KernelFailed(RuntimeError):
 
 @contextmanager
 def delivering(name: str) -> Iterator[None]:
-    """Converts a failure of `name` that no other kernel can replace into the exception that `gemm` raises."""
+    """Converts a KernelFailed into the exception that `gemm` raises, where no other kernel can compute the product.
+
+    `name` is the kernel or device, for the message.
+    """
     try:
         yield
     except KernelFailed as error:

@@ -18,7 +18,9 @@ from gemm.core.problem import EXTRA, DeviceView, Operand
 PAGE = 4096  # bytes; drivers and caches require no larger alignment
 LINE = 64  # bytes of a cache line
 WRAPPED_FROM = 1 << 18
-"""Size in bytes from which a user's array is wrapped in a buffer: below it, copying takes less time than wrapping."""
+"""Size in bytes from which a device uses a user's array in place, wrapped in a buffer. Smaller arrays are copied,
+because copying then takes less time than wrapping.
+"""
 
 Range = tuple[int, int]
 """(start, stop) along an axis."""
@@ -38,7 +40,7 @@ def extra(name: str, why: str) -> np.dtype[Any]:
 
 
 def bfloat16(why: str) -> np.dtype[Any]:
-    """`extra` of bfloat16."""
+    """`extra` for bfloat16."""
     return extra("bfloat16", why)
 
 
@@ -59,7 +61,9 @@ def is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def overlap(x: Operand, y: Operand) -> bool:
-    """Whether the two operands may share an element. Compares the bounds of their memory, so True is not certain."""
+    """Whether the two operands may share an element. Compares only the bounds of their memory: False is certain,
+    True is not.
+    """
     if isinstance(x, DeviceView) and isinstance(y, DeviceView):
         if not x.size or not y.size:
             return False
@@ -71,7 +75,7 @@ def overlap(x: Operand, y: Operand) -> bool:
 
 
 def _place(x: DeviceView) -> tuple[Any, int]:
-    """The address of x's first element: an address space and an address in it.
+    """The address of x's first element: an address space, and the address in this space.
 
     CUDA views and shared virtual memory are in one address space. Each OpenCL buffer is an address space of its own.
     """
@@ -80,7 +84,7 @@ def _place(x: DeviceView) -> tuple[Any, int]:
 
 
 def extent(view: DeviceView) -> tuple[int, int]:
-    """Bytes from the first element to the start of the lowest element and to the end of the highest element."""
+    """The start of the lowest element and the end of the highest element, in bytes relative to the first element."""
     if view.size == 0:
         return 0, 0
     spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
@@ -141,7 +145,7 @@ def broadcast(x: Operand, shape: Sequence[int]) -> Operand:
 
 
 def layout(x: Operand) -> str:
-    """The layout: "N" for unit stride along rows, "T" for unit stride along columns, "S" for neither."""
+    """The layout: "N" for unit stride within a row, "T" for unit stride within a column, "S" for neither."""
     rows, columns = x.shape[-2:]
     row_step, column_step = x.strides[-2:]
     if column_step == x.dtype.itemsize or columns == 1:
@@ -152,7 +156,8 @@ def layout(x: Operand) -> str:
 def place(x: Operand | None) -> str:
     """The entry of Problem.places for `x`.
 
-    In addition to the cases named there, it is "" for small arrays and for arrays that are not contiguous matrices.
+    Arrays that are not from `gemm.empty` have the entry "" if they are smaller than WRAPPED_FROM, if their size is not
+    a multiple of LINE, or if they are C-contiguous neither as they are nor with their last two axes exchanged.
     """
     if not isinstance(x, np.ndarray):
         return ""
@@ -172,7 +177,7 @@ def place(x: Operand | None) -> str:
 
 
 def nothing_of(x: DeviceView, *shape: int) -> DeviceView:
-    """An operand of `shape` without elements. Replaces operands that a launch with k = 0 does not read."""
+    """An operand of `shape` whose strides are all zero. Replaces an operand whose elements are not read."""
     return replace(x, shape=shape, strides=(0,) * len(shape))
 
 
@@ -200,7 +205,7 @@ def part(x: Any, cut: Cut) -> Any:
 
 
 def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, Any]:
-    """The parts of the operands that compute the part `cut` of out."""
+    """The parts of a, b, c and out for a launch that computes the part `cut` of out."""
     rows, columns = out.ndim - 2, out.ndim - 1
     left = part(a, {axis: r for axis, r in cut.items() if axis != columns})
     right = part(b, {axis: r for axis, r in cut.items() if axis != rows})
@@ -208,7 +213,7 @@ def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, An
 
 
 class Work(NamedTuple):
-    """What a launch computes, out = alpha·a·b + beta·c + bias: see gemm.core.backend.Launch."""
+    """The arguments of a launch, which computes out = alpha·a·b + beta·c + bias: see gemm.core.backend.Launch."""
 
     a: Any
     b: Any
@@ -219,6 +224,6 @@ class Work(NamedTuple):
     bias: Any = None
 
     def part(self, cut: Cut) -> Work:
-        """The part `cut` of out."""
+        """The arguments of a launch that computes the part `cut` of out."""
         bias = None if self.bias is None else part(broadcast(self.bias, self.out.shape), cut)
         return Work(*parts(*self[:4], cut), self.alpha, self.beta, bias)

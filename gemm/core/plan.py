@@ -12,7 +12,7 @@ from gemm.core.problem import Device, Problem
 HYBRID = "hybrid"
 """The backend name for the CPU and the fastest other device together; see gemm.execute.split."""
 ALL = {f"{name}:all": name for name in SPREADING}
-"""{backend name for all devices of a backend together, "cuda:all": the backend}; see gemm.execute.split."""
+"""{"cuda:all": "cuda"}: the backend names that select all devices of one backend; see gemm.execute.split."""
 SPLIT = frozenset((HYBRID, *ALL))
 """The backend names that select several devices."""
 Part = tuple[tuple[str, int, int], ...]
@@ -30,19 +30,19 @@ class Rates:
     The cost model predicts times from these rates.
 
     Attributes:
-        launch: seconds of a product that is too small to matter, with operands in the device's memory.
+        launch: seconds of a product of negligible size, with operands in the device's memory.
         flops: additions and multiplications per second in a large product.
-        upload, download: bytes per second between host and device for large operands and results; 0 if nothing is
-            transferred.
+        upload, download: bytes per second from host to device for large operands, and from device to host for large
+            results; 0 if nothing is transferred.
         staged: additional seconds of a small product whose operands have another layout than the kernel needs and are
             packed first.
-        wrapped: the alignment from which host memory is used in place; 0: host memory is copied.
-        start: additional seconds of a transfer of any size.
-        overlaps: smallest size, in bytes of operands and result, from which transfers overlap with products; 0: they
-            never do.
-        memory: bytes per second for an operand that is read once, or 0. For kernels that compute in host memory: of
-            host memory. For GPU kernels that stream an operand: of the GPU's memory; other GPU kernels have the highest
-            of these rates.
+        wrapped: the alignment in bytes from which host memory is used in place; 0: host memory is always copied.
+        start: seconds that transfers add to a product whatever their size.
+        overlaps: transfers overlap with a product whose operands and result have together at least this many bytes; 0:
+            they never overlap.
+        memory: bytes per second at which the kernel reads an operand from memory once; 0: unknown. Kernels that compute
+            in host memory have the rate of host memory. GPU kernels that stream an operand have their measured rate of
+            the GPU's memory. Other GPU kernels have the highest rate of the streaming kernels on the device.
     """
 
     launch: float
@@ -61,9 +61,9 @@ class Candidate(NamedTuple):
 
     Attributes:
         seconds: predicted time of the call, transfers included; None if the kernel cannot run.
-        launch, transfer, compute: the terms of `seconds`. `transfer` is what transfers add to the other terms.
+        launch, transfer, compute: the terms of `seconds`. `transfer` is the time that transfers add to the other two.
         basis: "measured" on this machine by the probe or the tuner; "modelled" from the properties of a GPU and the
-            catalog's data of the kernel; or "guessed" from the catalog.
+            catalog's data about the kernel; or "guessed" from the catalog.
         origin: the source of the values of the kernel's tunable parameters.
         why_not: why the kernel cannot run, or "".
         factor: the calibration factor of the model's prediction; already included in `seconds`.
@@ -86,11 +86,11 @@ class Plan:
     """The kernel and device chosen for a problem, with the predicted seconds and the reason.
 
     Attributes:
-        factor: the calibration factor of the model's prediction.
+        factor: the calibration factor of the model's prediction; already included in `seconds`.
         rival: for host operands, predicted seconds of the fastest candidate on another device; infinite if there is
             none.
-        meanwhile: the plan is temporary, while devices are being found or a kernel is being verified; the next product
-            asks dispatch again.
+        meanwhile: True: the plan is used only until devices have been found or a kernel has been verified. The next
+            product therefore asks dispatch again.
     """
 
     problem: Problem
@@ -116,8 +116,8 @@ class Split(Plan):
     Attributes:
         backend: the requested name, one of SPLIT.
         named: the requested kernel, or None.
-        sides: the plans of the parts.
-        cuts: the parts.
+        sides: the plan of each part.
+        cuts: the parts, in the order of `sides`.
     """
 
     backend: str

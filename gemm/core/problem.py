@@ -26,14 +26,14 @@ NARROW = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Device:
-    """A device of one backend, as dispatch, legality rules and `info` see it.
+    """A device of one backend, as dispatch, legality rules and `gemm info` see it.
 
     Attributes:
         key: unique in the process, e.g. "cpu:0", "opencl:1", "cuda:0".
         features: capabilities that kernels may need ("avx2", "fp64", "image", "intel_subgroups", ...).
         limits: numbers that legality rules may use (image_width, local_memory in bytes, ...).
         kind: "cpu" or "gpu". A "cpu" shares cores with the CPU backend.
-        unified: host and device share their memory, so that mapping copies nothing.
+        unified: host and device share their memory; mapping therefore copies nothing.
         handle: the backend's own object; equality ignores it.
     """
 
@@ -115,11 +115,11 @@ class DeviceView:
 
 
 Operand = np.ndarray | DeviceView
-"""What backends receive: a host ndarray or a view of device memory; (*batch, rows, columns)."""
+"""What backends receive: a host ndarray or a view of device memory, of shape (*batch, rows, columns)."""
 
 
 def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Merge adjacent batch axes if their strides allow it for every operand. Loops over batches are then shorter.
+    """Merge adjacent batch axes if the strides of every operand allow it. Loops over the batch then have fewer levels.
 
     Args:
         shape: the batch shape.
@@ -127,7 +127,7 @@ def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int,
 
     Returns:
         [(length, (stride of operand 0, stride of operand 1, ...)), ...], outermost first. Axes of length 1 are dropped.
-        An empty list is a single product.
+        An empty list means a single product.
     """
     axes: list[tuple[int, tuple[int, ...]]] = []
     for axis, length in enumerate(shape):
@@ -149,15 +149,16 @@ class Problem:
         dtype: NumPy name of the dtype of operands (unless `inputs` is set), arithmetic and result, e.g. "float32".
         m, n, k: C is m by n, and the sum runs over k.
         batch: number of products (1 for plain matrices).
-        layout: for a, b and out: "N" (unit stride along the row), "T" (along the column) or "S" (neither).
+        layout: one letter each for a, b and out: "N" (unit stride within a row), "T" (unit stride within a column) or
+            "S" (neither).
         alpha, beta: "0", "1" or "x" for any other value.
         precision: "highest", "high" or "medium".
-        reproducible: the caller requires the ORDERED chain.
+        reproducible: the caller requires ordered accumulation: one chain of fused multiply-adds in the order of k.
         device: key of the device that holds the operands, or "host".
         inputs: types of a and b if they are narrower than `dtype` and a kernel takes them directly, else ().
-        places: for a, b, c and out in host memory that a device may use in place: the key of the device to which the
-            memory belongs (`gemm.empty`), else the alignment of the address in bytes, "4096" or "64", else "". () if
-            all are "".
+        places: one entry each for a, b, c and out. For host memory from `gemm.empty`: the key of the device to which
+            the memory belongs. For other host memory that a device may use in place: the alignment of the address in
+            bytes, "4096" or "64". Else "". The tuple is () if all entries are "".
         bias: whether a bias is added.
         activation: one of ACTIVATIONS, applied last.
         apart: a pointer batch: each product of the batch has its own addresses in device memory, and the kernel gets a
@@ -200,8 +201,8 @@ class Problem:
         """The product without bias and activation, for kernels that do not fuse them. A second pass applies both to its
         result.
 
-        With a narrow float type, this product has a float32 result, so that every kernel rounds to the narrow type only
-        once, at the end.
+        If `dtype` is in NARROW, the unfused product has a float32 result. The final result is then rounded to the
+        narrow type only once, after the epilogue.
         """
         if not self.fused:
             return self
@@ -227,8 +228,8 @@ class Problem:
         out = m * n * c * batch
         return m * k * a * batch, k * n * b * batch, out if self.beta != "0" else 0, out
 
-    # Not a cached_property: it accesses the object's __dict__, which makes later attribute accesses slower. Dispatch
-    # reads `octaves` only twice.
+    # Not a cached_property: a cached_property accesses the object's __dict__, and later attribute accesses are then
+    # slower. Dispatch reads `octaves` only twice.
     @property
     def octaves(self) -> tuple[int, ...]:
         """Rounded logarithms to base 2 of batch, m, n and k. Products with equal octaves take similar times."""
@@ -236,13 +237,14 @@ class Problem:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes (in, out) of all operands."""
+        """Bytes of all operands: (a, b and c together, out)."""
         a, b, c, out = self.sizes
         return a + b + c, out
 
     def traffic(self, stay: Sequence[bool]) -> tuple[int, int]:
-        """Bytes (in, out) to transfer to and from a device. `stay` marks those of a, b, c and out that are not
-        transferred.
+        """Bytes to transfer: (to a device, from the device).
+
+        `stay` has four entries, for a, b, c and out. True: the operand is not transferred.
         """
         *read, written = (0 if stays else size for stays, size in zip(stay, self.sizes, strict=True))
         return sum(read), written

@@ -16,7 +16,7 @@ from typing import Any
 from gemm.core.errors import link
 
 MOST = 2**31 - 1
-"""The value in a gemm_plan that means the engine's own limit."""
+"""The largest int32. As the field `threads` of a gemm_plan, it leaves only the engine's own limit."""
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -37,7 +37,7 @@ def lock(make: Callable[[], Any] = threading.Lock) -> Any:
 
 
 class once(cached_property[Any]):
-    """functools.cached_property. Before Python 3.12 it has a lock, which is also free in the child of a fork."""
+    """functools.cached_property whose lock is free in the child of a fork. It has a lock only before Python 3.12."""
 
     def __init__(self, find: Callable[[Any], Any]) -> None:
         super().__init__(find)
@@ -57,8 +57,8 @@ if hasattr(os, "register_at_fork"):
 def granted() -> int:
     """The number of threads that a product may use unless `gemm.set_num_threads` says otherwise.
 
-    The number is the minimum of the CPUs on which this process may run (affinity), the container's CPU quota (cgroup)
-    and GEMM_NUM_THREADS. Raises ValueError if that variable is not a positive integer.
+    The number is the minimum of three: the number of CPUs on which this process may run (affinity), the container's CPU
+    quota (cgroup), and GEMM_NUM_THREADS. Raises ValueError if GEMM_NUM_THREADS is not a positive integer.
     """
     available = cores()
     return min(available, int(setting("GEMM_NUM_THREADS", "a positive integer", _count, available)))

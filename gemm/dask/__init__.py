@@ -5,10 +5,10 @@
     c = gemm.dask.matmul(da.from_zarr("a.zarr"), da.from_zarr("b.zarr"))
     c.to_zarr("c.zarr")
 
-The functions only build a graph; dask computes it on request. Each worker multiplies on its best backend, or on the
-backend that its dask configuration names (`gemm.backend`, or DASK_GEMM__BACKEND in the environment). The tasks of a
-worker share the worker's threads: see `gemm.dask.tasks.sharing`. Tasks are named gemm-matmul and gemm-tensordot.
-docs/scale.md gives the costs.
+The functions only build a graph; dask computes it when the result is requested. Each worker multiplies on its best
+backend, or on the backend that its dask configuration names (`gemm.backend`, or DASK_GEMM__BACKEND in the environment).
+The tasks of a worker share the worker's threads: see `gemm.dask.tasks.sharing`. Tasks are named gemm-matmul and
+gemm-tensordot. docs/scale.md gives the costs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["gemm", "matmul", "tensordot"]
 
 CONTRACTIONS = ("auto", "sum", "fused", "chain")
 PRODUCT = "gemm-matmul"
-"""The name of the tasks."""
+"""The name of the tasks that multiply blocks."""
 
 
 def gemm(
@@ -46,21 +46,21 @@ def gemm(
 
     Args:
         a, b, c, bias: dask arrays, or objects that dask converts to arrays. All chunk sizes must be known.
-        reproducible: give the bits of `gemm.gemm` on one machine with reproducible=True, for all chunks.
+        reproducible: compute the bits that `gemm.gemm` computes on one machine with reproducible=True, for any chunks.
         backend: "auto": each worker chooses its own backend, as the module's docstring says.
         contraction: how the blocks along k are summed; docs/scale.md compares the ways.
             "sum": one task for each block of k, and a tree of sums over the tasks' results, as in dask's own matmul.
             Partial sums of float16, bfloat16 and fp8 are float32.
             "fused": merge the blocks of k, and contract all of k in one task. "fused" needs fewer tasks and no
             partial sums, but each task holds a row of blocks of a and a column of blocks of b in memory.
-            "chain": for real floating-point numbers. One task for each block of k continues from the sums of the task
-            before, on the CPU.
-            "auto": "fused" if the merged panels are no larger than a block may be, and if merging them moves no more
-            elements than the partial sums have; otherwise "sum". With reproducible=True: "fused" or "chain".
-        chunks: "auto": keep the operands' chunks if these agree along k, do not exceed dask's `array.chunk-size`, and
-            are worth a task each. Otherwise `gemm.dask.chunks` chooses the chunks. A size, such as "32 MiB": as "auto",
-            with this limit. None: always keep the operands' own chunks; along k, the chunks of a. A task needs about
-            four times the limit in memory.
+            "chain": for real floating-point numbers. One task for each block of k continues from the sums of the
+            previous task, on the CPU.
+            "auto": "fused" if the merged blocks are no larger than a chunk may be (see `chunks`), and if merging moves
+            no more elements than the partial sums have; otherwise "sum". With reproducible=True: "fused" or "chain".
+        chunks: "auto": keep the operands' chunks if they agree along k, if none exceeds dask's `array.chunk-size`, and
+            if each task has enough work. Otherwise `gemm.dask.chunks` chooses the chunks. A size, such as "32 MiB": as
+            "auto", with this limit. None: always keep the operands' own chunks; along k, the chunks of a. A task needs
+            about four times the limit in memory.
 
     Returns:
         A dask array. Its computed elements are within the error bounds of `gemm.gemm`.
@@ -89,7 +89,9 @@ def matmul(x1: Any, x2: Any, /, **options: Any) -> Any:
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, contraction: str = "auto",
               **options: Any) -> Any:  # fmt: skip
-    """np.tensordot(a, b, axes) as a dask array. The chunks stay as they are; along summed axes, a's chunks are used.
+    """np.tensordot(a, b, axes) as a dask array.
+
+    The operands keep their chunks, except that b gets the chunks of a along summed axes.
 
     Args:
         a, b, axes, dtype, options: as for `gemm.tensordot`.
@@ -121,7 +123,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
 
 
 def _fuses(x: Operand, y: Operand, summed: tuple[str, ...], kind: np.dtype[Any]) -> bool:
-    """`fuses` for the matrix product that computes the tensor product of x and y."""
+    """The result of `fuses` for the matrix product that computes the tensordot of x and y."""
     k, parts = (math.prod(f(x.chunks[name]) for name in summed) for f in (sum, len))
     m, n = (o.array.size // max(k, 1) for o in (x, y))
     rows, columns = (
@@ -141,11 +143,11 @@ def _product(
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", options.trans_a), ("b", options.trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)
     kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
-    if asked.problem.k == 0:  # alpha = 0 also gives k = 0 here: neither case reads a and b
+    if asked.problem.k == 0:  # or alpha = 0, for which `asked` has k = 0, too: a and b are not read
         x, y = _without_depth(x), _without_depth(y)
     contraction = _contraction(contraction, options.reproducible, kind)
     if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
-        contraction = "fused"  # only the CPU backend continues a chain
+        contraction = "fused"  # a chain runs on the CPU only, and not all operands are NumPy arrays
     x, y = rechunked(x, y, kind, chunks, contraction)
 
     sizes = {**y.chunks, **x.chunks}
@@ -177,7 +179,10 @@ def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _contraction(asked: str, reproducible: bool, kind: np.dtype[Any]) -> str:
-    """The validated `contraction`. "auto" becomes "ordered" or "fused" if reproducible=True fixes the order of sums."""
+    """The validated `contraction`, in which "auto" is replaced if reproducible=True fixes the order of sums.
+
+    "auto" becomes "ordered" (see `rechunked`) for real floating-point numbers, and "fused" for complex numbers.
+    """
     if asked not in CONTRACTIONS:
         raise ValueError(f"contraction must be one of {', '.join(CONTRACTIONS)}, not {asked!r}")
     real = kind.kind == "f" or kind.name in NARROW
@@ -204,7 +209,10 @@ def _nothing(x: Any, *shape: int) -> np.ndarray:
 
 
 def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Options) -> Call:
-    """The call as `gemm.gemm` would check it, with a stack of zero products. Raises ValueError, TypeError."""
+    """Check the arguments as `gemm.gemm` does, by a call with a stack of zero products, and return this call.
+
+    Raises ValueError, TypeError.
+    """
     a, b = arrays["a"], arrays["b"]
     ndim = max(a.ndim, b.ndim)
     x, y = (_nothing(x, *((0, *(1,) * (ndim - x.ndim)) if x.ndim > 1 else ()), *x.shape) for x in (a, b))
@@ -225,7 +233,7 @@ def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Opt
 
 
 def _labelled(array: Any, name: str, trans: Any) -> Operand:
-    """An operand with its labels. A transposed operand's labels are in the order in which its axes are stored."""
+    """An operand with the labels of its axes. If it is passed transposed, its last two labels are exchanged."""
     if array.ndim == 1:
         return Operand(array, (DEPTH,))
     flip, _ = transposes(name, trans)

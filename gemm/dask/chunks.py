@@ -21,20 +21,20 @@ from gemm.core.problem import NARROW
 from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand
 
 TILE = 384
-"""Longer sides are multiples of this, so that no kernel for float32 or float64 has partial tiles at a block's edge."""
+"""Long sides of blocks are multiples of this, so float32 and float64 kernels have no partial tiles at block edges."""
 
 TASK_SECONDS = {"distributed": 1.5e-3, "local": 6e-5}
 """Scheduler time per task in seconds, measured by `benchmarks/scale.py`. A scheduler handles one task at a time."""
 RATE = 2.4e11
 """FLOP/s of one thread for float32 with AVX-512. On a slower thread the scheduler's share of the time is smaller."""
 SHARE = 0.1
-"""The largest share of the total time that the scheduler may need."""
+"""The largest ratio of the scheduler's time to the time of the arithmetic."""
 BLOCKS = 4
 """Blocks of the result for each thread, so that threads do not wait long for the last block."""
 
 
 class Cut(NamedTuple):
-    """Lengths of a block along m, k and n, and the number of a stack's products in one block."""
+    """The lengths of a block along m, k and n, and the number of products of a stack that it contains."""
 
     m: int
     k: int
@@ -47,16 +47,18 @@ class Cut(NamedTuple):
 
 
 def least_side(work: int, threads: int, engine: str) -> int:
-    """The smallest side s of cubic blocks whose tasks are worth the cost of scheduling.
+    """The smallest s for which tasks with m = n = k = s are worth the cost of scheduling.
 
     The scheduler needs t = TASK_SECONDS for each of work/s³ tasks. The arithmetic takes 2·work / (threads · RATE)
-    seconds. The scheduler's time is SHARE of the arithmetic's time at s³ = threads · t · RATE / (2·SHARE).
+    seconds. The scheduler's time is SHARE of the arithmetic's time if s³ = threads · t · RATE / (2·SHARE).
 
     If this s gives fewer tasks than threads, the product is cut into one task per thread instead. Each task must still
     compute for longer than its scheduling takes: s³ ≥ t · RATE / 2.
 
     Args:
         work: m·n·k·batch, the number of multiply-adds.
+        threads: the number of threads that compute.
+        engine: the kind of scheduler, a key of TASK_SECONDS.
     """
     alone = TASK_SECONDS[engine] * RATE / 2
     return round(math.exp(math.log(max(alone, min(threads * alone / SHARE, work / threads))) / 3))
@@ -77,7 +79,7 @@ class Limits(NamedTuple):
 
 
 def choose(whole: Cut, limits: Limits, *, fused: bool) -> Cut:
-    """The blocks for a product of the lengths `whole`. fused: keep k whole."""
+    """The lengths of the blocks into which to cut a product with the lengths `whole`. fused: do not cut k."""
     m, k, n, batch = whole
     cells = limits.cells
     if not math.prod(whole):
@@ -102,9 +104,10 @@ def choose(whole: Cut, limits: Limits, *, fused: bool) -> Cut:
 def fuses(whole: Cut, blocks: Cut, cells: int, *, ordered: bool = False) -> bool:
     """Whether contracting all of k in one task is better than summing blocks of k.
 
-    Two conditions must hold. First, the merged panels are no larger than a block may be. Second, merging moves no more
-    elements, k·(m + n), than the partial sums have, m·n for each block of k. With `ordered` the second condition is
-    dropped, because the parts of an ordered sum cannot be computed in parallel anyway.
+    One task then needs a panel of a and a panel of b: blocks that are merged along all of k. Two conditions must hold.
+    First, a panel has at most `cells` elements. Second, merging moves no more elements, k·(m + n), than the partial
+    sums have, m·n for each block of k. With `ordered` the second condition is dropped, because the parts of an ordered
+    sum cannot be computed in parallel anyway.
     """
     m, k, n, _ = whole
     parts = -(-k // max(1, blocks.k))
@@ -122,7 +125,7 @@ def stacks(shape: Sequence[int], items: int) -> tuple[int, ...]:
 
 
 def pieces(length: int, side: int) -> tuple[int, ...]:
-    """`length` cut into chunks of at most `side`, as equal as whole tiles allow. A length of 0 gives one chunk."""
+    """`length` cut into chunks of at most `side`, as equal as multiples of TILE allow. Length 0 gives one chunk."""
     unit = TILE if side >= 4 * TILE else 1
     count = max(1, -(-length // side))
     units, more = divmod(-(-length // unit), count)
@@ -137,7 +140,10 @@ def _whole(side: int) -> int:
 
 
 def most_cells(limit: Any, *itemsizes: int) -> int:
-    """The number of elements in a block of `limit` bytes. "auto" or None: dask's limit for a chunk."""
+    """The number of elements, of the largest of `itemsizes` bytes, in a block of `limit` bytes.
+
+    limit: a number or a text such as "32 MiB"; "auto" or None: dask's limit for a chunk.
+    """
     size = dask.config.get("array.chunk-size") if limit in ("auto", None) else limit
     return max(1, int(parse_bytes(size)) // max(itemsizes))
 
@@ -145,7 +151,7 @@ def most_cells(limit: Any, *itemsizes: int) -> int:
 def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: str) -> tuple[Operand, Operand]:
     """The operands, rechunked for the product; see `gemm.dask.gemm`.
 
-    contraction: as for `gemm.dask.gemm`, or "ordered": "fused" if the merged panels fit into a block, else a chain.
+    contraction: as for `gemm.dask.gemm`, or "ordered": "fused" if the merged panels fit (see `fuses`), else "chain".
     """
     own: dict[str, tuple[int, ...]] = {}  # {label: chunks}
     for label, blocks in (*y.chunks.items(), *x.chunks.items()):  # a label of both operands takes the chunks of x
@@ -167,8 +173,8 @@ def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contract
         return contraction == "fused"
 
     merges = fused(largest)
-    # The operands keep their blocks if no block is too large, and if on average a task does half the work of the
-    # smallest worthwhile task, or all the work.
+    # The operands keep their blocks if these agree along k, if no block is too large, and if an average task does all
+    # the work, or at least half the work of the smallest worthwhile task.
     fits = largest._replace(k=whole.k if merges else largest.k).most_cells() <= cells
     agree = x.chunks[DEPTH] == y.chunks[DEPTH]
     if chunks is None or (agree and fits and (mean == whole or 2 * math.prod(mean) >= limits.least**3)):
@@ -184,19 +190,19 @@ def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contract
 
 
 def _cut(lengths: dict[str, int], stack: Sequence[str]) -> Cut:
-    """A block with these lengths along the labels; 1 along rows or columns that a vector lacks."""
+    """A Cut with these lengths along the labels; 1 along rows or columns that a vector lacks."""
     m, k, n = (lengths.get(label, 1) for label in (ROW, DEPTH, COLUMN))
     return Cut(m, k, n, math.prod(lengths[label] for label in stack))
 
 
 def _threads() -> tuple[int, str]:
-    """The number of threads that will compute, and the scheduler of the default client, else a local scheduler."""
+    """The number of threads that will compute, and the scheduler: "distributed" if dask has a client, else "local"."""
     if distributed := sys.modules.get("distributed"):
         try:
             client = distributed.default_client()
         except ValueError:
             pass
         else:
-            if not client.asynchronous:  # an asynchronous client's answer would have to be awaited
+            if not client.asynchronous:  # an asynchronous client returns an awaitable instead of the numbers
                 return max(1, sum(client.nthreads().values())), "distributed"
     return dask.config.get("num_workers", None) or CPU_COUNT, "local"

@@ -26,7 +26,10 @@ def stacked(axes: int) -> tuple[str, ...]:
 
 
 class Operand(NamedTuple):
-    """A dask array with a label for each axis. Axes with the same label have the same length, or length 1."""
+    """A dask array with a label for each axis.
+
+    In all operands of a product, axes with the same label have the same length, or length 1.
+    """
 
     array: Any
     labels: tuple[str, ...]

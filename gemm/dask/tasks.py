@@ -24,18 +24,18 @@ from gemm.numpy_api.tensordot import tensordot
 _TARGETS = {row.target for row in KERNELS if row.backend == "cpu"}
 _lock = threads.lock()
 _used: dict[object, int] = {}
-"""{address of a worker in this process, or None: threads that its products use at present}."""
+"""{address of a worker in this process (None: a local scheduler): number of threads that its products now use}."""
 
 
 def product(
     a: Any, b: Any, *more: Any, tasks: int, options: dict[str, Any], named: Sequence[str] = (), summed: int = 0
 ) -> Any:
-    """gemm.gemm of blocks, or gemm.tensordot if `options` have axes.
+    """gemm.gemm of blocks, or gemm.tensordot if `options` contains "axes".
 
     Args:
         more, named: the blocks and the names of c and bias, if given.
         tasks: the number of tasks like this one in the whole product.
-        summed: the number of labels that dask still sums. The result has an axis of length 1 for each.
+        summed: the number of labels that dask sums over afterwards. The result has an axis of length 1 for each.
     """
     others = dict(zip(named, map(_block, more), strict=True))
     settled = _settled(options)
@@ -65,7 +65,7 @@ def go_on(
         sums = gemm.gemm(a[:, :k], b[:k], reproducible=True)
         go_on(sums, a[:, k:], b[k:])        # the bits of gemm.gemm(a, b, reproducible=True)
 
-    This runs on the CPU, because the CPU engine continues from stored sums with each block of k in any case.
+    This runs on the CPU: in every product, the CPU engine adds each further block of k to sums that it has stored.
 
     Args:
         sums: the accumulated products of all earlier k, a C-contiguous array of float32 or float64.
@@ -90,11 +90,13 @@ def go_on(
 
 
 def scale(sums: np.ndarray, c: np.ndarray | None, alpha: Any, beta: Any, backend: str = "cpu") -> np.ndarray:
-    """alpha · sums + beta · c as a new array, rounded as the end of a chain: t = alpha·sums, then fma(beta, c, t).
+    """alpha · sums + beta · c as a new array, rounded as at the end of an ordered accumulation.
+
+    Ordered accumulation ends with two rounded operations: t = alpha · sums, then fma(beta, c, t).
 
     Args:
         sums: as for `go_on`.
-        c: an array that broadcasts to the shape of `sums`; None if there is no beta.
+        c: an array that broadcasts to the shape of `sums`. None: there is no addend, and `beta` is not used.
         alpha, beta: numbers.
     """
     kind = sums.dtype.type
@@ -103,18 +105,18 @@ def scale(sums: np.ndarray, c: np.ndarray | None, alpha: Any, beta: Any, backend
     if c is not None and scaled.size:
         rows = scaled.reshape(-1, 1, scaled.shape[-1] if scaled.ndim else 1)
         addend = np.broadcast_to(c, scaled.shape).astype(sums.dtype).reshape(rows.shape)
-        # The fused multiply-add of beta and c, as a product of 1 × 1 by 1 × n that continues from `rows`.
+        # fma(beta, c, t) for each row: a product of beta (1 × 1) by a row of c (1 × n) that continues from `rows`.
         go_on(rows, np.broadcast_to(kind(beta), (len(rows), 1, 1)), addend, backend=backend)
     return scaled
 
 
 def part(x: Any, axis: Any, keepdims: bool) -> Any:
-    """A term of `total`, unchanged: dask.array.reduction asks for a function of each block."""
+    """Return the block `x` unchanged. dask.array.reduction needs a function to apply to each block before `total`."""
     return x
 
 
 def total(blocks: Any, axis: Any, keepdims: bool) -> Any:
-    """The sum of `blocks`, added in order."""
+    """The sum of `blocks`, nested lists of arrays, added in the order of the lists."""
     first, *others = _flat(blocks)
     with np.errstate(all="ignore"):  # NaN and Inf are results, not errors
         result = first + others[0] if others else first
@@ -165,19 +167,18 @@ def finish(x: Any, *more: Any, named: Sequence[str], to: Finish) -> Any:
 
 @contextmanager
 def sharing(tasks: int) -> Iterator[int]:
-    """Limit the products of this thread to their share of the threads. Yields the number of threads of the share.
+    """Limit gemm's products in this thread to a share of the threads. Yields the number of threads in the share.
 
-    The tasks of a product that can run at the same time, at most `tasks`, share the threads that no other product of
-    the worker uses. Every task gets at least one thread. A product of few tasks takes more threads per task, so a later
-    task can exceed the limit by one thread.
+    The worker's threads are divided by the number of tasks that can run at the same time, at most `tasks`. A share does
+    not contain threads that other tasks of the worker already use, but it has at least one thread. If tasks with larger
+    shares use all threads, a further task therefore exceeds the worker's number of threads by one.
 
-    A worker of dask.distributed has `nthreads` threads. dask's local schedulers share gemm.get_num_threads() among
-    num_workers of dask's configuration, or among as many workers as dask counts CPUs. The synchronous scheduler runs
-    one task at a time.
+    A worker of dask.distributed has `nthreads` threads. dask's local schedulers divide gemm.get_num_threads() by
+    num_workers of dask's configuration, or by dask's count of CPUs. The synchronous scheduler runs one task at a time.
     """
     try:
         limit = engine.get_num_threads()
-    except BackendUnavailable:  # there is no engine: the backend that computes uses no threads of this package
+    except BackendUnavailable:  # there is no CPU engine, and no other backend uses the threads of this package
         yield 1
         return
     owner, at_once = _where()
@@ -195,7 +196,7 @@ def sharing(tasks: int) -> Iterator[int]:
 
 
 def _where() -> tuple[object, int]:
-    """The worker of this thread, or None for a local scheduler, and the number of tasks that it runs at once."""
+    """The address of this thread's worker (None: a local scheduler), and the number of tasks that run there at once."""
     if distributed := sys.modules.get("distributed"):
         with suppress(ValueError):  # raised if this thread does not belong to a worker
             worker = distributed.get_worker()
@@ -215,7 +216,7 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(x: Any) -> Any:
-    """The block of an operand. dask wraps it in a list of one item for each label that the result lacks."""
+    """The block of an operand. For each label that the result lacks, dask wraps the block in a list of one item."""
     while isinstance(x, list):
         (x,) = x
     return x

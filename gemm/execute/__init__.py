@@ -24,9 +24,9 @@ def choose(
 ) -> Plan:  # fmt: skip
     """The plan for `problem`.
 
-    The plan is a Split over several devices if `backend` is one of SPLIT and `without` is empty. After a failure in
-    the same call `without` is not empty, and a single device computes the product. gemm.select.choice.choose documents
-    the arguments and the exceptions.
+    The plan is a Split over several devices if `backend` is one of SPLIT and `without` is empty. If `without` is not
+    empty, because a kernel has failed in this call, a single device computes the product. The arguments and exceptions
+    are those of gemm.select.choice.choose.
     """
     if backend in SPLIT and not without:
         from gemm.execute import split  # imported here because few products need it
@@ -37,7 +37,7 @@ def choose(
 
 @lru_cache(maxsize=4096)
 def launcher(plan: Plan) -> Launch:
-    """The native launch of `plan`, compiled or loaded once.
+    """The native launch of `plan`. The launch is cached, so it is compiled or loaded only once.
 
     If the kernel does not take the operands' types, the launch converts the operands first.
     """
@@ -68,11 +68,14 @@ def deliver(
 ) -> Plan | None:  # fmt: skip
     """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
 
-    A kernel that fails is demoted. Running out of memory demotes nothing: only this call uses another candidate.
+    `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before.
+
+    A kernel that fails is demoted. A lack of memory demotes nothing: this call uses another candidate, and later calls
+    may choose the same candidate again.
 
     Returns:
-        The plan that succeeded, or None if a candidate ran out of memory. None means that the next product like this
-        one must not use the plan without choosing again.
+        The plan that succeeded; or None if a candidate ran out of memory on the way. After None, the next product like
+        this one must choose its plan again.
 
     Raises:
         MemoryError: no candidate is left, and at least one ran out of memory.
@@ -104,7 +107,7 @@ def deliver(
 
 
 def _exhausted(failures: list[KernelFailed], error: BackendUnavailable) -> Exception:
-    """Return the error that names all `failures`, after which `error` says that no candidate is left."""
+    """Return an error with the causes of all `failures`, and the cause of `error`: why no candidate is left."""
     causes = dict.fromkeys(map(str, failures))
     if any(failure.memory for failure in failures):
         return MemoryError("; ".join(causes))
@@ -118,16 +121,17 @@ def run(
 ) -> Plan | None:  # fmt: skip
     """Compute the product with the plan `first` if given, else with the best candidate; see `deliver`.
 
-    A product that fails leaves the inputs unchanged. The exception is an `out` that is c: it may be partly written,
-    and then a RuntimeError says so.
+    A product that fails leaves the inputs unchanged, with one exception: if `out` is c, it may be partly written. A
+    RuntimeError then says so.
 
     Args:
         operands: (a, b, c, out, alpha, beta, bias), as a launch takes them. c and bias may be None.
+        first: a plan and its launch.
 
     Returns:
-        The plan that succeeded, if the next product like this one may use the plan again. None as in `deliver`, while
-        calibration has not settled which plan is fastest (gemm.select.calibration), and for a plan that only bridges
-        the time until the best plan is known.
+        The plan that succeeded, if the next product like this one may use the plan again. Otherwise None: a candidate
+        ran out of memory (see `deliver`), calibration is still timing products to decide which plan is fastest
+        (gemm.select.calibration), or the plan is temporary (Plan.meanwhile).
     """
     out = operands[3]
     given = operands if problem.fused else operands[:6]

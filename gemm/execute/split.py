@@ -2,8 +2,8 @@
 
 backend="hybrid" uses the CPU and the fastest other device; backend="cuda:all" uses all GPUs. If the operands are in
 host memory, each device gets a rectangle of the result, or some matrices of a stack. The parts are sized for all
-devices to finish at the same predicted time. k is never split, so one device computes each element, with that device's
-bits. If the operands are on a device, that device computes the whole product.
+devices to finish at the same predicted time. k is never split: each element is computed by a single device, and has the
+bits that this device computes. If the operands are on a device, that device computes the whole product.
 
 The launch of a Split runs all parts at the same time, each by the same path as an ordinary product.
 """
@@ -37,12 +37,14 @@ GAIN = 0.95
 START = 2e-4
 """Seconds to start another thread and a second launch, measured on two cores of an AMD EPYC."""
 ROUNDS = 3
-"""Rounds of prediction. Each round predicts the parts' times, which correct the rates that size the next parts."""
+"""Number of times that the parts are sized. Each round predicts the times of its parts. The next round sizes its parts
+by the rates that follow from these times."""
 GRAIN, FINEST = 64, 16
-"""Parts start at multiples of GRAIN. On an axis shorter than GRAIN·FINEST, a smaller power of two replaces GRAIN."""
+"""Parts start at multiples of GRAIN rows or columns. On an axis shorter than GRAIN·FINEST, GRAIN is replaced by the
+largest power of two that is at most the axis's length / FINEST."""
 DRIVING = 4
-"""CPUs at most that the CPU's part leaves free for the threads that drive a device and copy its operands. Without a
-free CPU for these threads, the device would wait for its operands."""
+"""Greatest number of CPUs that the CPU's part leaves free for the threads that drive a device and copy its operands.
+Without a free CPU for these threads, the device would wait for its operands."""
 REPAIRABLE = BackendUnavailable, MemoryError
 """If a part fails with one of these errors, another device may compute the part."""
 
@@ -74,7 +76,10 @@ def choose(problem: Problem, backend: str, kernel: str | None, holder: Device | 
 
 
 def _groups(backend: str) -> list[list[str]]:
-    """Groups of names of devices or backends: the fastest of each group takes part. Raises BackendUnavailable."""
+    """Groups of device keys or backend names. The fastest device of each group computes a part.
+
+    Raises BackendUnavailable.
+    """
     if backend in ALL:
         devices = registry.backend(ALL[backend]).devices()
         if len(devices) < 2:
@@ -90,7 +95,7 @@ def _groups(backend: str) -> list[list[str]]:
 
 
 def name_of(plan: Plan) -> str:
-    """The name by which `choice` finds a plan on the same device again."""
+    """The `backend` argument with which gemm.select.choice.choose returns a plan on the same device."""
     return CPU if plan.kernel.backend in HOST_BACKENDS else plan.device.key
 
 
@@ -116,10 +121,10 @@ def _undivided(problem: Problem, whole: Sequence[Plan]) -> str:
 
 
 def _splits(problem: Problem, backend: str, kernel: str | None, whole: Sequence[Plan]) -> Iterator[Split]:
-    """Splits in proportion to the devices' rates, in bytes of the result per second.
+    """Yield splits whose parts are proportional to the devices' rates. A rate is in bytes of the result per second.
 
-    The first split uses the rates predicted for the whole product. Each further split uses the rates predicted for the
-    parts of the split before.
+    The first split uses the rates predicted for the whole product. Each later split uses the rates predicted for the
+    parts of the previous split.
     """
     rates = [plan.problem.sizes[3] / plan.seconds for plan in whole]
     for _ in range(ROUNDS):
@@ -146,8 +151,9 @@ def _splits(problem: Problem, backend: str, kernel: str | None, whole: Sequence[
 def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
     """The part of each device, in proportion to its rate.
 
-    A device receives its rows of a and its columns of b. Among all grids of parts, the grid that transfers the fewest
-    bytes is taken. A grid of rows only wins a tie.
+    If the batch is larger than m, each device computes some products of the batch. Otherwise the result is cut into a
+    grid of parts, and each device receives its rows of a and its columns of b. The grid is the one that transfers the
+    fewest bytes. Among grids that transfer equally few, the grid with the most cuts along m is taken.
     """
     if problem.batch > problem.m:
         yield from ((("batch", start, stop),) for start, stop in pairwise(bounds(problem.batch, rates)))
@@ -259,7 +265,13 @@ class Side:
         self._claims, self._finished = dict[str, str](), SimpleQueue[None]()
 
     def _claimed(self, by: str) -> bool:
-        """Whether the part belongs to `by`, which claims it if it is free. The claim is one atomic step."""
+        """Claim the part for the thread `by` if no thread has claimed it. Return whether the part belongs to `by`.
+
+        The check and the claim are one atomic step.
+
+        Args:
+            by: "here" for the thread that called `at_once`, "there" for a thread that it started.
+        """
         return self._claims.setdefault("by", by) == by
 
     def work(self, by: str) -> None:
@@ -275,7 +287,8 @@ class Side:
     def settle(self) -> None:
         """Wait until the thread that claimed the part has finished it.
 
-        If no thread has claimed the part, this thread claims it without computing it, so that no thread starts later.
+        If no thread has claimed the part, this thread claims it without computing it: no other thread can then start
+        to compute it later.
         """
         if not self._claimed("here"):
             while not self.done:
@@ -304,7 +317,7 @@ def at_once(sides: Sequence[Side]) -> None:
     try:
         for each in others:
             with suppress(RuntimeError, MemoryError):  # the system cannot start more threads
-                start_new_thread(each.work, ("there",))  # unlike Thread.start, it never waits, so Ctrl-C is harmless
+                start_new_thread(each.work, ("there",))  # never waits, unlike Thread.start: Ctrl-C is harmless
         leaves = min(DRIVING, engine.get_num_threads() // 4) if others and own.native else 0
         with engine.leaving(leaves) if leaves else nullcontext():
             own.work("here")

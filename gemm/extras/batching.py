@@ -5,9 +5,9 @@ launch on a GPU takes longer. gemm therefore collects products until their resul
 pending. It then computes products of one kind in one pass of the CPU engine (gemm._memo.Batch, csrc/python/batch.c), or
 as one batched product on a device.
 
-All threads together read whole lists of operands (csrc/python/many.c). Products of single device arrays are not
-collected, because reading the metadata of three arrays takes as long as one more launch. For lists of device arrays,
-`gemm.extras.pointer_batch` makes one launch.
+If `gemm_many` gets lists of arrays, all threads of the engine together read the lists (csrc/python/many.c). Products of
+single device arrays are not collected, because reading the metadata of three arrays takes as long as one more launch.
+For lists of device arrays, `gemm.extras.pointer_batch` makes one launch.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Batch:
         self._compute(lambda pending: pending.run(self._suits_device, self._send, self._retry))
 
     def _compute(self, how: Callable[[Any], Any]) -> Any:
-        """Compute all pending products by how(gemm._memo.Batch) and return its result."""
+        """Compute all pending products by calling how(gemm._memo.Batch), and return the result of this call."""
         with self._lock:
             before = plan_cache.exchange(None)  # calls during the computation are not collected
             self._failed = {}
@@ -105,14 +105,14 @@ class Batch:
     def at_once(self, key: object, scales: tuple[Any, Any], count: int, columns: Sequence[Any]) -> list[Any] | None:
         """The results of `count` products, or None if nothing was computed.
 
-        The products are computed only if their predicted total time is so short that the GIL can be kept, if all of
-        them are of one known kind, and if no other products are pending.
+        The products are computed only if their predicted total time is so short that the GIL need not be released, if
+        all of them are of one known kind, and if no other products are pending.
         """
         memo = plan_cache.find(key)
         if memo is None or len(self):
             return None
         found = self._compute(lambda pending: pending.at_once(memo, count, *columns, *scales, self._retry))
-        # A list that is the caller's `out` is returned unchanged, because copying 10 000 references takes 0.1 ms.
+        # If `found` is a list, it is the caller's `out`. It is not copied: copying 10 000 references takes 0.1 ms.
         return list(found) if type(found) is tuple else found
 
     def take(self, products: Products, options: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class Batch:
     # The callbacks of gemm._memo.Batch.run. `options` is a key of plan_cache.memos.
 
     def _suits_device(self, options: Options, alpha: Any, beta: Any, count: int, *product: Any) -> bool:
-        """Whether `count` products like this one should be computed by a device instead of the CPU engine."""
+        """Whether a device should compute `count` products like `product`, instead of the CPU engine."""
         a, b, c, _ = product
         if options.backend != "auto" or options.kernel is not None or min(a.ndim, b.ndim) < 2:
             return False
@@ -181,8 +181,8 @@ class Batch:
 
 
 def _stack(arrays: Sequence[np.ndarray], axes: int) -> np.ndarray:
-    """Stack arrays of one shape and dtype along a new first axis. Axes of length 1 follow it, so that each array has
-    `axes` axes.
+    """Stack arrays of one shape and dtype along a new first axis. Axes of length 1 are inserted after this axis, so
+    that each array has `axes` axes.
 
     The result is a view if all the arrays are the same object.
     """
@@ -194,7 +194,7 @@ def _stack(arrays: Sequence[np.ndarray], axes: int) -> np.ndarray:
 
 
 def _named(error: BaseException, number: int) -> BaseException:
-    """An error whose message names the product. It has the class of `error` if that class takes only a message."""
+    """An error whose message names the product. It has the class of `error` if a message is enough to create it."""
     kind = type(error) if type(error) in (MemoryError, TypeError, ValueError, RuntimeError) else RuntimeError
     named = kind(f"product {number} of those that were pending: {error}")
     named.__cause__ = error
@@ -202,7 +202,7 @@ def _named(error: BaseException, number: int) -> BaseException:
 
 
 def batching() -> Batch:
-    """A block in which gemm collects small products of this thread and computes them together.
+    """A context manager. In its block, gemm collects small products of this thread and computes them together.
 
         with gemm.batching() as batch:
             for x, y, z in triples:
@@ -231,20 +231,20 @@ def batching() -> Batch:
 def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:
     """[gemm.gemm(a[0], b[0], c[0], out=out[0], **options), ...], computed together.
 
-    This is the fastest way to compute many small products, especially if products of one kind follow each other. gemm
-    uses the contents that the lists have when the function is called; later changes of the lists have no effect.
+    This is the fastest way to compute many small products, especially if products of one kind follow each other. The
+    lists are read when the function is called; later changes of the lists have no effect.
 
     Args:
         a, b, c: an iterable of operands, one for each product; or one array (with any number of axes), which all
             products use. c may be None.
         out: an iterable of arrays that receive the results. Default: new arrays.
-        options: options of `gemm.gemm`, the same for all products.
+        options: keyword arguments of `gemm.gemm`, the same for all products.
 
     Returns:
         The complete results: `out` itself if `out` is a list of the result arrays, else a new list. As in `batching`, a
         product may read what an earlier product writes. Products of device arrays are enqueued, as with `gemm.gemm`.
-        Many consecutive device products of one kind are one launch. Their new results are slices of one array, whose
-        memory is freed with the last slice.
+        Many consecutive products of device arrays that are of one kind become one launch. Their new results are slices
+        of one array; the array's memory is freed with its last slice.
 
     Raises:
         ValueError, TypeError: as for `gemm.gemm`. The message names the product, and the products before it are

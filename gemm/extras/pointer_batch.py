@@ -2,8 +2,8 @@
 
 A launch takes some microseconds on the host, and a small product takes some nanoseconds on the device. gemm therefore
 gives consecutive products of one kind to a kernel that reads the operands' addresses from a table. This happens only if
-the device has such a kernel and its predicted time is shorter. Earlier products on which these products depend were
-launched before, on the same stream.
+the device has such a kernel and one launch has a shorter predicted time than separate launches. Earlier products on
+which these products depend were launched before, on the same stream.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = logging.getLogger("gemm")
 LEAST = 16
 """The minimum number of products for which gemm tries a pointer batch."""
 _SOON, _LATE = 4, 64
-"""The numbers of products to skip after an attempt that found few products of one kind: the first and the largest
-value.
+"""After an attempt that found fewer than LEAST products of one kind, the next attempt comes some products later: _SOON
+products later at first, twice as many after each further such attempt, but at most _LATE.
 """
 
 
@@ -38,12 +38,12 @@ class Products:
         options: a key of plan_cache.memos, or an unhashable object if the products have no plan cache.
         scales: alpha and beta.
         columns: the operands `a`, `b`, `c` and `out` of all products.
-        results: the list that receives new results. If the caller passed `out`, it is the entry of `columns` for `out`.
+        results: the list that receives the results. If the caller passed `out`, `results` is the column of `out`.
     """
 
     def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
         self.options, self.scales, self.columns, self.results = options, scales, tuple(columns), results
-        # The number of products to examine in the next attempt, and the first product at which to try.
+        # The most products to examine in the next attempt, and the first product at which an attempt is made.
         self._limit, self._from = 1 << 30, 0
         self._pause = _SOON
 
@@ -52,7 +52,7 @@ class Products:
         return [item(column, number) for column in self.columns]
 
     def launch(self, number: int) -> int:
-        """Launch products from `number` on as one pointer batch. Returns how many; 0: the product `number` is not
+        """Launch products from `number` on as one pointer batch. Returns the number of launched products; 0: none is
         launched.
         """
         left = len(self.results) - number
@@ -84,7 +84,7 @@ class Products:
             if made is not None:
                 self.results[number : number + done] = made[:done]
 
-        batch = 1 << (count - 1).bit_length()  # rounded to a power of two, so that few sizes need a choice of kernel
+        batch = 1 << (count - 1).bit_length()  # a power of two, so that few different sizes need a choice of kernel
         many = replace(problem, batch=batch, apart=True)
         try:
             if problem.batch == 1 and problem.k and _worth(many, problem, where):
@@ -98,7 +98,7 @@ def _worth(many: Problem, one: Problem, where: tuple[str, str | None, Device]) -
     """Whether one launch for all products has a shorter predicted time than one launch for each product.
 
     With single launches, host and device work at the same time. The time of each product is therefore the larger of two
-    times: CALL on the host, and the rest of the product's predicted time on the device.
+    times: gpu_model.CALL on the host, and the rest of the product's predicted time on the device.
     """
     single = execute.choose(one, *where).seconds
     return execute.choose(many, *where).seconds < many.batch * max(gpu_model.CALL, single - gpu_model.CALL)

@@ -1,8 +1,8 @@
 """Right-hand sides that are packed once for many products: `gemm.prepare`.
 
-Packing reads and writes all of b; for a device, b is also transferred. A product with many rows repays this time. A
-product with few rows, such as a layer of a network that is applied to one input after another, spends more time on
-packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
+Packing reads and writes all of b; for a device, b is also transferred. In a product with many rows, the arithmetic
+takes much longer. A product with few rows, such as a layer of a network that is applied to one input after another,
+spends more time on packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from gemm.frontend.arguments import Call, Given, Options, normalise, transposes
 from gemm.select import candidates, verification
 
 _ROWS = 64
-"""The assumed number of rows of a product when a kernel of a device is chosen."""
+"""The number of rows of a product that is assumed when a kernel of a device is chosen: later products are unknown."""
 
 
 class Prepared:
     """A matrix that is packed for one kernel; pass it to `gemm` or `matmul` as b.
 
     The object contains a packed copy of the matrix: later changes of the original array have no effect (for CUDA, see
-    `prepare`). The object is immutable, so that copy.copy and copy.deepcopy return the object itself. A matrix packed
+    `prepare`). The object is immutable; copy.copy and copy.deepcopy return the object itself. A matrix packed
     for the CPU can be pickled. Unpickling requires the same version of gemm and a CPU that can run the kernel. A matrix
     in a device's memory cannot be pickled.
 
@@ -50,8 +50,8 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        # The packed array, which is b in the plan cache of CPU products. None on a device, where the launches contain
-        # b.
+        # b in the plan cache's keys. For CPU products it is the packed array. On a device it is None, because there the
+        # cached launches contain the packed matrix.
         self._repeated = memory if isinstance(memory, np.ndarray) else None
         # This array replaces b in the checks of shapes. It has one element in memory and keeps no large array alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
@@ -122,8 +122,8 @@ class Prepared:
             )
 
     def _call(self, given: Given, options: Options) -> Call:
-        """Check the arguments and return the Call. For host operands, b is an array of the right shape without
-        contents.
+        """Check the arguments and return the Call. For host operands, the Call's b only has the right shape; its
+        elements mean nothing.
         """
         there = isinstance(interop.wrap(given.a, "a"), DeviceView)
         dtype = self.dtype if options.dtype is None else options.dtype
@@ -174,8 +174,8 @@ def _unpickled(
     kernel: tuple[str, str, tuple[tuple[str, int], ...]], problem: Problem, shape: tuple[int, int], dtype: Any,
     packed: np.ndarray,
 ) -> Prepared:  # fmt: skip
-    """Restore the matrix that Prepared.__reduce__ describes. Raises BackendUnavailable if no kernel here can read its
-    panels.
+    """Restore the matrix that Prepared.__reduce__ describes. Raises BackendUnavailable if this version of gemm or this
+    machine does not have the kernel that reads the packed matrix.
     """
     made_by, name, params = kernel
     remedy = "Pickle the matrix that it was made from, and prepare that here"
@@ -202,8 +202,8 @@ def prepare(
 
     Args:
         b: (k, n) array, or (n, k) with trans_b, in host memory; or on a device, for products with arrays on that
-            device. CUDA kernels read most matrices without packing: such a CUDA array is not copied, and later changes
-            of the array affect the products.
+            device. CUDA kernels read most matrices without packing. A CUDA array that needs no packing is not copied,
+            and later changes of the array affect the products.
         trans_b: False or "N": as given. True or "T": transposed. "C": transposed and conjugated.
         dtype: the dtype of the products. Default: b's dtype.
         precision: the strictest precision that a product with this matrix will request.
@@ -237,8 +237,8 @@ def _packed(b: Any, options: Options) -> Prepared:
     if not call.b.size:
         raise ValueError(f"b of shape {matrix.shape} has no elements; there is nothing to prepare")
     asked = "cpu" if (backend, holder, kernel) == ("auto", None, None) else backend
-    # The number of rows of later products is unknown. The type of a is unknown, too, so that b is converted to the type
-    # in which the kernel computes.
+    # The number of rows of later products is unknown. The type of a is unknown, too; b is therefore converted to the
+    # type in which the kernel computes.
     problem = replace(call.problem, m=1 if asked == "cpu" else _ROWS, inputs=())
     right = call.b
     if isinstance(right, np.ndarray):

@@ -28,12 +28,12 @@ def gemm(
     """activation(alpha · op(a) · op(b) + beta · c + bias), computed on the device with the least predicted time.
 
     Operands are array-likes, host arrays of any library, pyopencl Arrays or CUDA arrays (`__cuda_array_interface__`,
-    DLPack), all on the host or all on one device, with any strides. A product of device arrays is enqueued, on the
-    queue of out or a for pyopencl. With dask arrays, the result is a dask array: `gemm.dask.gemm`.
+    DLPack), all on the host or all on one device, with any strides. A product of device arrays is enqueued (pyopencl:
+    on the queue of out, or of a without out). With dask arrays, the result is a dask array: see `gemm.dask.gemm`.
 
     Args:
         a, b: (..., m, k) and (..., k, n) arrays. A vector (k,) is one row of a, or one column of b, and the result
-            lacks this axis. Other axes broadcast as in np.matmul. b may also be a matrix packed by `prepare`.
+            lacks that axis. Other axes broadcast as in np.matmul. b may also be a matrix packed by `prepare`.
         c: array that broadcasts to the shape of the result. Read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
         trans_a, trans_b: False or "N": as given. True or "T": the last two axes are exchanged. "C": conjugated, too.
@@ -148,7 +148,7 @@ class GemmPlan:
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
             raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
         delivered = call.run((self._plan, self._launch))
-        if delivered is None:  # a later call may run on another device
+        if delivered is None:  # the next product may need another plan
             return call.finish()
         if delivered is not self._plan:
             with suppress(KernelFailed):  # the result is complete; the next product reports the failure

@@ -106,7 +106,7 @@ class Call:
     bias: Operand | None = None
 
     def run(self, first: tuple[Plan, Launch] | None = None) -> Plan | None:
-        """Compute the product by `execute.run`."""
+        """Compute the product by `execute.run`. `first` is the plan to try first, and its launch."""
         return execute.run(
             self.problem, self.options.backend, self.options.kernel,
             (self.a, self.b, self.c, self.out, self.alpha, self.beta, self.bias), first,
@@ -203,7 +203,7 @@ def _types(views: Given, options: Options) -> Types:
     x, y, z = views[:3]
     kind = common_dtype({"a": x, "b": y, "c": z}, options.dtype, views.out)
     inputs = _inputs(x.dtype, y.dtype, kind, x.device.backend if isinstance(x, DeviceView) else None)
-    if isinstance(x, DeviceView):  # and so are y and z
+    if isinstance(x, DeviceView):  # then y and z are DeviceViews, too
         for name, operand in (("c", z),) if inputs else (("a", x), ("b", y), ("c", z)):
             _on_device_as(kind, name, operand)
     alpha, beta = scalar("alpha", views.alpha, kind), scalar("beta", views.beta, kind)
@@ -223,7 +223,7 @@ def _types(views: Given, options: Options) -> Types:
 
 
 def _on_device_as(kind: np.dtype[Any], name: str, operand: Operand | None) -> None:
-    """Raises TypeError if an operand on a device has not the dtype `kind`: gemm does not convert it there."""
+    """Raises TypeError if an operand on a device has another dtype than `kind`: gemm does not convert on devices."""
     if isinstance(operand, DeviceView) and operand.dtype != kind:
         raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
 
@@ -303,8 +303,8 @@ def _common(
 ) -> np.dtype[Any]:
     """`common_dtype` of operands with these names, dtypes and type numbers.
 
-    The type numbers, the last one that of `asked`, are only part of the cache's key: int64 and longlong are equal as
-    dtypes, but their scalars have different types.
+    The type numbers (the last argument is that of `asked`) only distinguish entries of this function's cache: int64 and
+    longlong are equal as dtypes, but their scalars have different types.
     """
     for name, dtype, _ in given:
         if not operands.is_number(dtype):
@@ -347,7 +347,7 @@ def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
     """alpha or beta rounded to `kind`, as a NumPy scalar."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
-    if value.__class__ is float and value in (0.0, 1.0) and kind.kind in "fc":  # the usual values
+    if value.__class__ is float and value in (0.0, 1.0) and kind.kind in "fc":  # a fast path for the usual values
         return kind.type(value)
     if not isinstance(value, numbers.Number | np.generic):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
@@ -390,7 +390,9 @@ def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
 
 
 def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
-    """`operand` as a stack of matrices, transposed as `trans` says; and whether an axis was added at `axis`."""
+    """`operand` as a stack of matrices, transposed as `trans` says; and whether it is a vector, which gets an axis at
+    `axis`.
+    """
     flip, conjugate = transposes(name, trans) if trans is not False else (False, False)
     if operand.ndim == 0:
         raise ValueError(f"{name} is a scalar; it must have one axis or more (alpha scales a product)")
@@ -402,12 +404,11 @@ def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[
 
 
 def _target(read: Given, shapes: Shapes, kind: np.dtype[Any], given: Given) -> tuple[Operand, bool, Callable[[], Any]]:
-    """The array that the kernel writes, whether the caller reads that array, and a function that returns the caller's
-    result.
+    """The array that the kernel writes, whether that array is the caller's result, and a function that returns the
+    caller's result.
 
-    The kernel writes directly to the caller's `out`, with two exceptions: `out` overlaps an operand that the kernel
-    still reads, or the result needs a cast. Then the kernel writes to a temporary array, which is copied to `out` at
-    the end.
+    The kernel writes directly to the caller's `out` if `_direct` allows it. Otherwise, for example if `out` overlaps an
+    operand or the result needs a cast, the kernel writes to a temporary array, which is copied to `out` at the end.
     """
     out, x = read.out, read.a
     if out is not None and _direct(read, shapes, kind):
@@ -451,7 +452,7 @@ def _direct(read: Given, shapes: Shapes, kind: np.dtype[Any]) -> bool:
 def _copy_on_device(source: Any, target: Operand) -> None:
     """Copy `source` to `target` on a device, as a product without terms: k = 0, c = `source`, beta = 1.
 
-    A product copies arrays with any strides on any device, so that no other copy code is needed. The catalog lists the
+    A product copies arrays with any strides on any device; no other copy code is needed. The catalog lists the
     simplest kernel of each dtype last. That kernel is named explicitly, so that no probe of other devices starts.
     """
     *batch, m, n = source.shape

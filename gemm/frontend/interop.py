@@ -22,9 +22,9 @@ class Kind(NamedTuple):
     Attributes:
         library, name: the module and the name of the class. gemm looks the class up only if the module is loaded.
         read: function(array, name for errors) that returns an operand.
-        maker: loads the module that computes products of such arrays. `gemm.gemm` calls the module's `product`, and
-            `gemm.tensordot` calls its `tensordot` if there is one. None: gemm itself multiplies the operand that `read`
-            returns.
+        maker: function() that returns the module that computes products of such arrays. `gemm.gemm` calls the module's
+            `product`, and `gemm.tensordot` calls the module's `tensordot` if it has this function. None: gemm itself
+            multiplies the operand that `read` returns.
         only_b: True: `maker` applies only if b is such an array.
     """
 
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     only_b: bool = False
 
     def has(self, kind: type) -> bool:
-        # The class is None while another thread is importing its library.
+        # While another thread is importing the library, the module may not have the class yet.
         own = getattr(sys.modules.get(self.library), self.name, None)
         return isinstance(own, type) and issubclass(kind, own)
 
@@ -53,7 +53,9 @@ def _masked(_: Any, name: str) -> Operand:
 
 
 def _tensor(array: Any, name: str) -> Operand:
-    """A PyTorch tensor as an operand. If NumPy lacks the tensor's type, the tensor's bits are read as that type."""
+    """A PyTorch tensor as an operand. A tensor of a type in EXTRA becomes an array of ml_dtypes' type, with the same
+    bits.
+    """
     view = _on_device(array, name)
     if view is not None:
         return view
@@ -69,7 +71,7 @@ KINDS = [
     Kind("numpy.ma", "MaskedArray", _masked),
     Kind("torch", "Tensor", _tensor),
 ]
-"""The classes that `read_any` cannot handle. The first entry that matches an array's class is used. gemm/__init__.py
+"""The classes that need more than `read_any`. The first entry that matches an array's class is used. gemm/__init__.py
 adds the classes whose products are computed by modules in higher layers.
 """
 
@@ -81,7 +83,7 @@ def _reader(kind: type) -> Callable[[Any, str], Operand]:
 
 @lru_cache(maxsize=256)
 def maker(function: str, *kinds: type) -> Any:
-    """The function that computes products of operands of these classes (in the order a, b, ...), or None: gemm itself.
+    """The function that computes products of operands of these classes (of a, b, ...). None: gemm itself computes them.
 
     `function` is the name of the function to look up, such as "product" or "tensordot".
     """
@@ -104,7 +106,10 @@ def wrap(array: Any, name: str) -> Operand:
 
 
 def _on_device(array: Any, name: str) -> DeviceView | None:
-    """The operand by a backend that owns the memory of `array`. No library is loaded to find out."""
+    """`array` as a DeviceView, made by the backend that owns the array's memory; None if no backend owns it.
+
+    Loads no array library.
+    """
     # DLPack comes first: the CUDA Array Interface of a tensor that requires a gradient raises an error.
     try:
         where = int(array.__dlpack_device__()[0])

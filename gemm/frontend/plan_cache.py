@@ -2,8 +2,8 @@
 
 Checking the arguments of a small product takes longer than computing the product. Each set of options therefore has a
 `PlanCache`, and so does each plan and each prepacked matrix. A PlanCache is keyed by the signature of the operands:
-their dtypes, shapes and strides. Its values are either a plan of the CPU engine (csrc/python/memo.c) or the launches on
-a device, which need only new addresses. `gemm.gemm` is a C function that looks up the PlanCache first (front.c).
+their dtypes, shapes and strides. A value is either a plan of the CPU engine (csrc/python/memo.c) or the launches on a
+device, which need only new addresses. `gemm.gemm` is a C function that looks up the PlanCache first (front.c).
 
 Some products are unknown or must not be repeated from the cache: overlapping operands, subclasses of arrays, read-only
 outputs, other dtypes. These products go through the checks in Python, with the same result. alpha, beta and the bias
@@ -44,7 +44,7 @@ A full cache in C replaces randomly chosen entries.
 
 
 class _Nothing:
-    """Replaces Memo and Batch of gemm._memo where the C extension was not built: caches and collects nothing."""
+    """Replaces Memo and Batch of gemm._memo if the C extension was not built: caches and collects nothing."""
 
     def __new__(cls, *_: Any) -> _Nothing:
         return object.__new__(cls)
@@ -62,7 +62,7 @@ class _Nothing:
 
 
 def _without() -> Any:
-    """Replaces the module gemm._memo where it was not built."""
+    """A replacement for the module gemm._memo, used if that module was not built."""
     made = SimpleNamespace(era=object(), Memo=_Nothing, Batch=_Nothing, current=lambda: None, exchange=lambda _: None)
     made.since, made.forget = lambda: made.era, lambda: setattr(made, "era", object())
     return made
@@ -71,7 +71,7 @@ def _without() -> Any:
 def _loaded() -> tuple[Any, list[int]]:
     """The module gemm._memo, and the addresses of the engine's gemm_run, gemm_run_many and gemm_share.
 
-    If they were not built, the module is a replacement and the list of addresses is empty.
+    If the C extensions were not built, the module is a replacement and the list of addresses is empty.
     """
     try:
         engine, memo = (importlib.import_module(name) for name in ("gemm._cpu", "gemm._memo"))
@@ -86,7 +86,9 @@ _Memo: Any = _memo.Memo
 built = bool(_engine)
 """Whether the C extension that repeats CPU products was built."""
 since: Callable[[], object] = _memo.since
-"""Returns the current era. A caller reads the era before it chooses a plan, and passes it to `PlanCache.learn`."""
+"""Returns the current era. A caller reads the era before it chooses a plan, and passes it to
+`PlanCache.learn_product`.
+"""
 current: Callable[[], Any] = _memo.current
 """Returns the gemm.extras.batching.Batch that collects this thread's products, or None."""
 exchange: Callable[[Any], Any] = _memo.exchange
@@ -216,11 +218,12 @@ class DevicePlans(threading.local):
 class PlanCache(_Memo):  # type: ignore[misc]
     """The plan cache of one set of options, one plan, or one prepacked matrix.
 
-    The base class gemm._memo.Memo holds the CPU products, and the device products whose arrays C can read. Its run(a,
-    b, c, out, bias, alpha, beta) returns the product of operands like earlier ones, or None.
+    The base class gemm._memo.Memo holds the CPU products, and the device products whose arrays C code can read. The
+    method run(a, b, c, out, bias, alpha, beta) of the base class repeats a product that it holds, and returns None for
+    other products.
 
     Attributes:
-        devices: the products of all device arrays.
+        devices: the products of device arrays, including those in the base class.
     """
 
     __slots__ = ("devices",)
@@ -231,7 +234,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
         return made
 
     def repeat(self, given: Operands) -> Any:
-        """The product of operands like earlier ones, in host memory or on a device; None if there is none."""
+        """Repeat a cached product, in host memory or on a device. Returns None if this product is not in the cache."""
         result = self.run(*given)
         if result is None:
             settle()
@@ -266,7 +269,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
             return
         # memo.c accepts only the bfloat16 that operands.bfloat16 returns.
         bfloat16 = operands.bfloat16("repeated") if problem.dtype == "bfloat16" else None
-        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b always has the right dtype
+        right = None if isinstance(call.b, DeviceView) else call.b  # no check: the dtype of a prepacked b fits
         for x, y in zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True):
             kind = getattr(x, "dtype", None)
             if x is not None and y is not None and kind != y.dtype:
@@ -302,7 +305,7 @@ verification.repeating.append(forget)
 
 
 def find(options: object) -> PlanCache | None:
-    """The PlanCache in `memos` for these options, or None. An option may be an object that is not hashable."""
+    """The PlanCache in `memos` for these options. None: there is none, or an option is not hashable."""
     try:
         return memos.get(options)
     except TypeError:
@@ -343,8 +346,8 @@ def front(function: Function) -> Function:
 
 
 def at_once(function: Function) -> Function:
-    """The variant of a function from `front` for callers that read the result at once: `gemm.batching` does not delay
-    its products.
+    """The variant of a C function from `front` for callers that need the result at once: `gemm.batching` does not delay
+    the products of this variant.
     """
     return cast(Function, _at_once.get(function, function))
 
@@ -364,7 +367,8 @@ def _widened(given: Operands, call: Call, wide: np.dtype[Any]) -> tuple[Any, Any
     """The operands a, b, c and out from which memo.c's plan of a product in the dtype `wide` is made.
 
     memo.c converts the caller's arrays to `wide` in each product. If the result is narrower than `wide`, memo.c also
-    creates an array for the sums. Returns None if memo.c cannot convert the operands: the launch read a copy of one.
+    creates an array for the sums. Returns None if memo.c cannot convert the operands because the product's launch read
+    a copy of an operand instead of the caller's array.
     """
     a, b, c, *_, alpha, beta = given
     factors = ((a, call.a), (b, call.b)) if call.problem.k else ()  # with k = 0, the kernel does not read a and b

@@ -23,13 +23,13 @@ class Array(np.ndarray):
     gemm computes `@`, `@=`, the method dot, np.matmul, np.dot, np.inner, np.vdot, np.vecdot, np.tensordot, np.einsum,
     and NumPy functions that call one of them, such as np.linalg.multi_dot. NumPy does everything else. Views, copies,
     unpickled copies and the results of NumPy functions are Arrays with the same options. A result without axes is a
-    scalar. A product of two Arrays uses the options of both. Where the options differ, the first operand's option is
-    used. An Array's options take precedence over the options of `gemm.use`.
+    scalar. A product of two Arrays uses the options of both; if both set an option, the first operand's value counts.
+    An Array's options take precedence over the options of `gemm.use`.
     """
 
     _options: Options
     _namespace: ModuleType
-    """The module gemm.numpy_api.namespace, set by gemm/__init__.py. That module imports this one."""
+    """The module gemm.numpy_api.namespace. It imports this module, so gemm/__init__.py sets this attribute."""
 
     def __array_finalize__(self, obj: Any) -> None:
         self._options = getattr(obj, "_options", _NONE)
@@ -86,7 +86,7 @@ class Array(np.ndarray):
 
 
 class Bare:
-    """The arguments of one call as plain NumPy arrays. Converts the results to what the caller expects.
+    """The arguments of one call, with Arrays as plain NumPy arrays. `back` converts the result for the caller.
 
     Attributes:
         args, kwargs: the converted arguments.
@@ -117,7 +117,7 @@ class Bare:
         return {**(inside() or _NONE), **self.options}
 
     def attempt(self, product: Callable[..., Any] | None) -> Any:
-        """The result of a function of `products`, or NotImplemented if NumPy must compute the result."""
+        """The result of `product`, a function of `products`; NotImplemented if it is None or NumPy must compute it."""
         return attempt(product, self.around(), self.args, self.kwargs) if product else NotImplemented
 
     def back(self, result: Any) -> Any:

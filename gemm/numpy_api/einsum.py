@@ -1,5 +1,5 @@
-"""np.einsum by matrix products: read the subscripts, find a path of pairs, and multiply each pair with
-`tensordot.product`.
+"""np.einsum by matrix products: read the subscripts, find a path (the operands to multiply in each step), and multiply
+each pair of operands with `tensordot.product`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gemm.numpy_api.tensordot import Term, check, product, summed
 def einsum(
     *arguments: Any, out: Any = None, optimize: Any = True, dtype: DTypeLike | None = None, **options: Any
 ) -> Any:
-    """np.einsum, in which gemm computes each pair of operands that is summed over a label as one batched product.
+    """np.einsum. If a step multiplies two operands and sums over a label of both, gemm computes one batched product.
 
-    NumPy computes steps without a matrix product: diagonals, sums within one operand, products element by element, and
-    steps with three or more operands, which a path has where pairs would need more memory. With reproducible=True, gemm
-    computes such a step pair by pair, and sums are products with ones.
+    NumPy computes the other steps: diagonals, sums within one operand, products element by element, and steps with more
+    than two operands (a path has them where pairs would need more memory). With reproducible=True, gemm computes steps
+    with more than two operands pair by pair, and sums within one operand as products with ones.
 
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
@@ -35,7 +35,7 @@ def einsum(
             operand without a sum, the result is a view of the operand.
         optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. True: "greedy". False: a single step.
         dtype: the dtype of every step and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
-            dtypes. For float16 and bfloat16, the steps are in float32, and the result is rounded once.
+            dtypes. For float16 and bfloat16, the steps are computed in float32, and the result is rounded once.
         options: precision, reproducible, backend and kernel of `gemm`.
 
     Returns:
@@ -106,8 +106,8 @@ class View(NamedTuple):
     """How an operand becomes a term.
 
     Attributes:
-        diagonal: subscripts for np.einsum that take the diagonals of repeated labels, or "".
-        broadcast: axes of length 1 whose label is longer in another operand. These axes are dropped.
+        diagonal: subscripts for np.einsum that take the diagonals of repeated labels; "" if no label is repeated.
+        broadcast: the axes of length 1 whose label has a greater length in another operand. These axes are dropped.
         labels: the labels of the remaining axes.
     """
 
@@ -128,7 +128,8 @@ class Reading(NamedTuple):
         views: the View of each operand.
         output: the labels of the result.
         shape: the shape of the result.
-        path: for each step, the positions of its terms. The result of a step becomes the last term.
+        path: for each step, the positions of its terms in the list of terms. A step removes its terms from the list
+            and appends its result.
     """
 
     views: tuple[View, ...]
@@ -163,7 +164,7 @@ def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
     for i, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         own: dict[str, int] = {}
         for label, length in zip(term, shape, strict=True):
-            # A diagonal does not broadcast. NumPy may accept a diagonal with lengths 0 and 1.
+            # The axes of a diagonal must have the same length. (NumPy may accept the lengths 0 and 1.)
             if own.setdefault(label, length) != length:
                 raise ValueError(f"label {label!r} of operand {i} has lengths {own[label]} and {length}")
         for label, length in own.items():

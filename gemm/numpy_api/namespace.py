@@ -2,7 +2,7 @@
 
 gemm computes matmul, tensordot, vecdot and matrix_transpose, here and in `linalg`. asarray, zeros and the other
 functions that create arrays return a `gemm.Array`. All other names are NumPy's. NumPy supports the standard from
-version 2.0 on, and older versions lack some of its names.
+version 2.0 on; older versions of NumPy lack some of the standard's names.
 
     xp = x.__array_namespace__()
     xp.vecdot(xp.matmul(x, y), z)
@@ -21,7 +21,7 @@ from gemm.numpy_api.tensordot import matrix_transpose
 
 
 def _product(function: Callable[..., Any], x1: Any, x2: Any, **kwargs: Any) -> Any:
-    """A function of `products`, for operands of any class. The result is an Array or a scalar."""
+    """Call `function`, from `products`, with operands of any class. The result is an Array or a scalar."""
     bare = array.Bare((x1, x2), kwargs)
     return bare.back(function(bare.around(), *bare.args, **bare.kwargs))
 
@@ -37,7 +37,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """The scalar products of the vectors along `axis`. The vectors of x1 are conjugated."""
+    """The scalar products of the vectors along `axis` of x1 and x2. The vectors of x1 are conjugated."""
     return _product(products.vecdot, x1, x2, axis=axis)
 
 
@@ -65,7 +65,7 @@ def asarray(obj: Any, /, **kwargs: Any) -> Any:
 
 
 def _making(name: str) -> Callable[..., Any]:
-    """NumPy's function `name`, with an Array as result."""
+    """A wrapper of NumPy's function `name` that returns an Array."""
     own = getattr(np, name)
 
     @wraps(own)

@@ -31,7 +31,7 @@ def use(**options: Any) -> Using:
     The context applies to the thread or asyncio task that enters it, and to tasks that are started inside, until the
     block ends. Other threads and tasks use NumPy's own functions. Contexts nest: an option of the inner context takes
     precedence, and the other options of the outer context still apply. The contexts may end in any order; each removes
-    only its own options. As a decorator, the context applies while a function or a coroutine runs.
+    only its own options. As a decorator, the context applies while the decorated function or coroutine runs.
 
     NumPy's own function computes what gemm does not support: dtypes that are not numbers, arguments such as casting=,
     order=, axes= or where=, products with scalars, and classes other than NumPy's array. With reproducible=True, a
@@ -46,7 +46,8 @@ def use(**options: Any) -> Using:
     ...), and the ufunc itself is `np.matmul.__wrapped__`.
 
     An `__array_ufunc__` or `__array_function__` that looks up np.matmul gets NumPy's own function, because such a
-    method compares np.matmul with its argument. dask therefore computes `@` with dask arrays, inside the context too.
+    method compares np.matmul with the function that it was called for. dask therefore computes `@` of dask arrays
+    itself, even inside the context.
 
     Args:
         options: precision, reproducible, backend, kernel and dtype of `gemm`.
@@ -127,7 +128,7 @@ _PRODUCTS = {**products.PRODUCTS, "multi_dot": _multi_dot}
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
-    """A function that calls `product` inside `use` and `own` outside. This function has the attributes of `own`."""
+    """A function that calls `product` inside `use` and `own` outside. It has the attributes of `own`."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         options = products.inside()
@@ -155,8 +156,7 @@ class _Patched(ModuleType):
     """The class of the modules numpy and numpy.linalg after the first entry into `use`.
 
     The modules' own attributes stay unchanged. Each access to a name in _PRODUCTS returns a function that depends on
-    the current context. Therefore other threads are not affected, nor are `with` blocks that do not end in the reverse
-    of the order in which they began.
+    the current context. Therefore other threads are not affected, and `with` blocks may end in any order.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -164,7 +164,10 @@ class _Patched(ModuleType):
 
 
 def _replaced(name: str, original: Any, ours: Any) -> property:
-    """A property of _Patched: `ours` inside `use`, as long as the module still contains `original`."""
+    """The property `name` of a _Patched class: `ours` inside `use`, else the object that the module contains.
+
+    If a program has replaced `original` in the module, the property is the program's object inside `use` as well.
+    """
 
     def stored(module: ModuleType) -> Any:
         try:
@@ -179,8 +182,8 @@ def _replaced(name: str, original: Any, ours: Any) -> property:
         return original if sys._getframe(1).f_code.co_name in _PROTOCOLS else ours
 
     def write(module: ModuleType, value: Any) -> None:
-        # Code inside `use` gets `ours` when it reads this name, and may later assign it to the module again. The module
-        # must then contain `original`, not `ours`.
+        # Code inside `use` that reads this name gets `ours`, and may later assign `ours` to the name. The module must
+        # then contain `original`.
         module.__dict__[name] = original if value is ours else value
 
     def delete(module: ModuleType) -> None:
@@ -191,6 +194,7 @@ def _replaced(name: str, original: Any, ours: Any) -> property:
 
 
 _PROTOCOLS = ("__array_ufunc__", "__array_function__")
+"""Methods that get NumPy's own functions even inside `use`; the docstring of `use` says why."""
 
 
 def _patched(module: ModuleType) -> type[ModuleType]:
@@ -204,7 +208,7 @@ _CLASSES = [(module, _patched(module)) for module in (np, np.linalg)]
 
 
 def _install() -> None:
-    """Set the classes of numpy and numpy.linalg, if they are not set yet."""
+    """Set the classes of the modules numpy and numpy.linalg to those of _CLASSES, unless they are set already."""
     for module, kind in _CLASSES:
         if module.__class__ is not kind:
             module.__class__ = kind

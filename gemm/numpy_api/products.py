@@ -30,9 +30,9 @@ class Frame:
     Attributes:
         options: the options of this block.
         outer: the frame of the enclosing block, or None.
-        owner: the object that was entered.
-        live: False after the block has ended. A new task receives a copy of the context with the same frames, so that
-            `live` also shows the task when a block has ended.
+        owner: the object that the `with` statement entered (a `Using`).
+        live: False after the block has ended. A new asyncio task gets a copy of the context, with the same Frame
+            objects, so a block that ends in one task is over in the other task as well.
     """
 
     options: Options
@@ -42,12 +42,13 @@ class Frame:
 
 
 active: ContextVar[Frame | None] = ContextVar("gemm.use", default=None)
-"""The frame of the innermost block. The block may have ended already."""
+"""The frame of the innermost block, which may have ended already; None if there was no block."""
 
 
 def inside() -> Options | None:
-    """The combined options of all active `gemm.use` blocks of this context, inner blocks first; None outside of all
-    blocks.
+    """The combined options of all active `gemm.use` blocks of this context; None outside of all blocks.
+
+    An inner block's options override those of the outer blocks.
     """
     frame = active.get()
     if frame is None:
@@ -65,7 +66,8 @@ def inside() -> Options | None:
 def attempt(function: Callable[..., Any], options: Options, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """function(options, *args, **kwargs), or NotImplemented if NumPy must compute the result.
 
-    With reproducible=True, raises the TypeError or ValueError instead, because NumPy's results are not reproducible.
+    With reproducible=True, the function's TypeError or ValueError is raised instead, because NumPy's results are not
+    reproducible.
     """
     try:
         return function(options, *args, **kwargs)
@@ -96,7 +98,7 @@ def matmul(
         return NotImplemented
     if out is dtype is axes is None:  # the common case
         return gemm(x1, x2, **options)
-    # `@=` passes exactly these axes. gemm accepts them only for operands with two or more axes.
+    # `@=` passes axes=_LAST_TWO. This function accepts no other axes=, and only if both operands have two or more axes.
     if axes is not None and (axes != _LAST_TWO or min(np.ndim(x1), np.ndim(x2)) < 2):
         return NotImplemented
     if dtype is not None:
@@ -123,7 +125,7 @@ def inner(options: Options, a: Any, b: Any, /) -> Any:
 def vdot(options: Options, a: Any, b: Any, /) -> Any:
     if not _ours(a, b):
         return NotImplemented
-    plan_cache.settle()  # ravel may copy an operand, which must be complete by then
+    plan_cache.settle()  # ravel may copy an operand, so pending products must be written to it first
     return gemm(np.ravel(a), np.ravel(b), trans_a="C", **options)
 
 
@@ -134,7 +136,7 @@ def vecdot(options: Options, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def tensordot(options: Options, a: Any, b: Any, axes: Any = 2) -> Any:
     if not _ours(a, b):
         return NotImplemented
-    return np.asarray(contractions.tensordot(a, b, axes, **options))  # NumPy also returns an array if there are no axes
+    return np.asarray(contractions.tensordot(a, b, axes, **options))  # NumPy returns an array even without axes
 
 
 def einsum(options: Options, *operands: Any, out: Any = None, optimize: Any = True) -> Any:
@@ -145,12 +147,12 @@ PRODUCTS: dict[str, Callable[..., Any]] = {
     "matmul": matmul, "dot": dot, "inner": inner, "vdot": vdot, "vecdot": vecdot, "tensordot": tensordot,
     "einsum": einsum,
 }  # fmt: skip
-"""{name of a function of NumPy: the function here that computes it}."""
+"""{name of a NumPy function: the function of this module that computes the same with gemm}."""
 
 
 def only_products(options: Options) -> Options:
     """Check the options of `use` and `array`, and return them. Raises the errors of `gemm.gemm`."""
     contractions.check({name: value for name, value in options.items() if name != "dtype"})
-    nothing = np.empty((0, 0), bool)  # an empty boolean array fits any dtype, so that only the options are checked
+    nothing = np.empty((0, 0), bool)  # an empty boolean array fits any dtype, so only the options can be wrong
     gemm(nothing, nothing, **options)
     return options

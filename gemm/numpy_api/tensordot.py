@@ -2,8 +2,8 @@
 sums of tensordot and einsum.
 
 The product of two tensors is one batched matrix product. The summed axes are merged into one axis of a matrix. The axes
-that only one of the tensors has are also merged into one axis. Axes are merged in an order that needs no copy, if the
-strides allow one.
+that only one of the tensors has are also merged into one axis. If the strides allow it, the axes are merged in an order
+that needs no copy.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ OPTIONS = ("precision", "reproducible", "backend", "kernel")
 
 
 def check(options: dict[str, Any]) -> None:
-    """Raises TypeError if an option is not in OPTIONS."""
+    """Raise TypeError if an option is not in OPTIONS."""
     if unknown := options.keys() - OPTIONS:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are dtype, {', '.join(OPTIONS)}")
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Any) -> Any:
-    """np.tensordot(a, b, axes), computed as one matrix product. Axes that can be merged into one axis are not copied.
+    """np.tensordot(a, b, axes), computed as one matrix product. Operands are copied only if their strides require it.
 
     Args:
         a, b: arrays, both in host memory or both on one device. For device arrays, gemm uses the arrays' own methods
             for transpose and reshape.
-        axes: n: sum over the last n axes of a and the first n axes of b. (axes of a, axes of b): sum over these pairs
-            of axes.
+        axes: a number n: sum over the last n axes of a and the first n axes of b. A pair (axes of a, axes of b): sum
+            over these axes, paired in their order.
         dtype: the dtype of the arithmetic and of the result, as for `gemm`.
         options: precision, reproducible, backend and kernel of `gemm`.
 
     Returns:
-        An array with the other axes of a, then the other axes of b; a scalar if there are none.
+        An array with the axes of a that are not summed, then those of b; a scalar if all axes are summed.
 
     Raises:
         ValueError: the numbers or lengths of the paired axes differ, or an axis is named twice.
@@ -60,7 +60,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
         return made_by(a, b, axes, dtype=dtype, **options)
     x, y = interop.wrap(a, "a"), interop.wrap(b, "b")
     left, right = paired(x.shape, y.shape, axes)
-    # The label of a summed axis is the number of its pair. All other axes have labels of their own, as strings.
+    # The label of a summed axis is the number of its pair of axes. Each other axis has a string of its own as label.
     xs = tuple(left.index(i) if i in left else f"a{i}" for i in range(x.ndim))
     ys = tuple(right.index(i) if i in right else f"b{i}" for i in range(y.ndim))
     kept = [label for label in (*xs, *ys) if isinstance(label, str)]
@@ -71,7 +71,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
 
 
 def _on_device(a: Any, b: Any, x: Axes, y: Axes, options: dict[str, Any]) -> Any:
-    """`tensordot` of device arrays with these axes, whose summed axes have numbers as labels."""
+    """`tensordot` of the device arrays a and b, whose axes are x and y. The labels of summed axes are numbers."""
     rows, columns = ([label for label in own.labels if isinstance(label, str)] for own in (x, y))
     pairs = range(len(x.labels) - len(rows))
     order, shape = x.merged(rows, pairs)
@@ -120,7 +120,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
 
 
 def paired(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> tuple[list[int], list[int]]:
-    """The axes of the shapes a and b to sum over, as numbers that are not negative."""
+    """The axes to sum over, of arrays with the shapes a and b, as non-negative numbers. `axes`: as for `tensordot`."""
     try:
         left, right = axes
     except TypeError:
@@ -158,7 +158,7 @@ def _transposed(array: Any, axes: Sequence[int], name: str) -> Any:
     """`array` with its axes in the order `axes`, by a method of the array's library."""
     if [*axes] == [*range(array.ndim)]:
         return array
-    # PyTorch's transpose exchanges only two axes, so that its permute is used.
+    # PyTorch's transpose only exchanges two axes; its permute takes an order of all axes.
     transpose = getattr(array, "permute", None) or getattr(array, "transpose", None)
     if transpose is None:
         raise TypeError(f"{name} of type {type(array).__name__} has no transpose; turn its axes first")
@@ -174,7 +174,7 @@ def _shaped(array: Any, shape: Sequence[int], name: str) -> Any:
         raise TypeError(f"{name} of type {type(array).__name__} has no reshape; give it two axes first")
     try:
         return array.reshape(shape)
-    except (ValueError, RuntimeError) as error:  # pyopencl's reshape never copies, and raises an error instead
+    except (ValueError, RuntimeError) as error:  # pyopencl's reshape raises an error where NumPy's would copy
         raise TypeError(
             f"{name} does not merge to {shape} where it lies: {error}; copy it in that order first"
         ) from error
@@ -198,7 +198,7 @@ class Term(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The labels, lengths and strides of a term's axes, without the term's memory."""
+    """The labels, lengths and strides (in bytes) of a term's axes, without the term's elements."""
 
     labels: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -222,7 +222,7 @@ class Axes(NamedTuple):
         return all(outer == length * inner for (_, outer), (length, inner) in pairwise(walk))
 
     def merged(self, *groups: Labels) -> tuple[list[int], list[int]]:
-        """The order of axes for a transpose and the shape for a reshape that make one axis of each group of labels.
+        """The order of axes for a transpose and the shape for a reshape that merge each group of labels into one axis.
 
         The groups together contain all labels.
         """
@@ -235,8 +235,8 @@ class Matrices(NamedTuple):
 
     Attributes:
         swapped: True if the second term is the left operand.
-        left, right: (order of axes, shape) of the left and the right operand.
-        shape, labels: the shape and labels of the result before its axes are merged.
+        left, right: (order of axes, shape) that turn a term into the left and the right operand; see Axes.merged.
+        shape, labels: the shape and labels that the result gets when its merged axes are split again.
     """
 
     swapped: bool
@@ -250,14 +250,14 @@ class Matrices(NamedTuple):
 def _matrices(x: Axes, y: Axes, kept: tuple[Any, ...], ordered: bool) -> Matrices | None:
     """How `product` multiplies terms with these axes; None if the terms have no label to sum over.
 
-    ordered: True: the order of a sum is the order of its labels, for any layout of the operands. False: the order that
-    copies the fewest elements.
+    ordered: True: sum in the sorted order of the labels, whatever the layouts of the operands. False: sum in the order
+    that copies the fewest elements.
     """
     shared = [label for label in x.labels if label in y.labels]
     gone = [label for label in shared if label not in kept]
     if not gone:
         return None
-    # the last axis of the result should be a column axis of the matrix product
+    # The last axis of the result should be a column axis of the matrix product: swap the terms if only x has the axis.
     swapped = bool(kept) and kept[-1] in x.labels and kept[-1] not in shared
     if swapped:
         x, y = y, x
@@ -284,7 +284,7 @@ def product(x: Term, y: Term, kept: Labels, dtype: np.dtype[Any], options: dict[
     x, y = (summed(own, [*other.labels, *kept], dtype, options) for own, other in ((x, y), (y, x)))
     axes = [Axes(term.labels, term.array.shape, term.array.strides) for term in (x, y)]
     plan = _matrices(*axes, tuple(kept), bool(options.get("reproducible")))
-    if plan is None:  # multiply element by element: a matrix product would not read any element twice
+    if plan is None:  # no label is summed, so there is no matrix product: multiply element by element
         labels = tuple(label for label in dict.fromkeys(kept) if label in x.labels or label in y.labels)
         return Term(np.multiply(x.spread(labels), y.spread(labels), dtype=dtype, casting="same_kind"), labels)
     if plan.swapped:
@@ -296,8 +296,8 @@ def product(x: Term, y: Term, kept: Labels, dtype: np.dtype[Any], options: dict[
 def summed(x: Term, kept: Labels, dtype: np.dtype[Any], options: dict[str, Any]) -> Term:
     """`x` summed in `dtype` over the labels that are not in `kept`, or `x` itself if there are no such labels.
 
-    NumPy computes the sum. Reproducible sums of real and complex numbers are products with ones instead, because the
-    bits of NumPy's sums depend on the CPU's vector length.
+    NumPy computes the sum. Reproducible sums of floating-point and complex numbers are products with ones instead,
+    because the bits of NumPy's sums depend on the CPU's vector length.
     """
     gone = [label for label in x.labels if label not in kept]
     if not gone:

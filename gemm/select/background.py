@@ -1,8 +1,8 @@
 """Background work, for which a product need not wait: a search for devices, or the verification of a kernel.
 
 A `Task` is one piece of background work. It has a key and a thread. Several callers that ask for the same key share
-one task while it runs. A caller that named a device, or that runs the command line, waits for the task, and a log
-line says so after `PATIENCE` seconds. Other products use what is known so far.
+one task while it runs. The command line, and calls that name a device, wait for the task. After `PATIENCE` seconds a
+log line says that they wait. Other calls do not wait: they choose a kernel by what is known so far.
 
 No lock is held while a task runs. After a fork the child process forgets its parent's tasks, because their threads
 do not exist in the child.
@@ -35,7 +35,7 @@ _running: dict[object, Task] = {}
 
 
 class _Thread(threading.local):
-    """What is known about each thread: the number of `waiting` blocks that it is in."""
+    """Data of each thread. `waits` is the number of nested `waiting` blocks that the thread is in."""
 
     waits = 0
 
@@ -104,7 +104,7 @@ class Task:
 
 
 def begin(key: object, what: str, work: Callable[[Task], None]) -> Task:
-    """Return the task `key`: the running one, or a new one.
+    """Return the running task with the key `key`. If there is none, start a new task.
 
     Args:
         what: a description for log lines, such as "verifies ...".

@@ -6,15 +6,15 @@ most of the time. For operands in device memory the error depends on the kernel.
 
 One table stores, for each class of products, measured time ÷ predicted time. `gemm tune` writes the table
 (gemm.tune.calibrate). The running process replaces entries that its own measurements contradict. A class without a
-measurement takes the mean of its neighbours, which are one octave (a factor of 2) away. Where no neighbour was measured
-either, predictions stay unchanged.
+measurement takes the mean of its neighbours: the classes in which one size is one octave (a factor of 2) smaller or
+larger. If no neighbour was measured either, the prediction stays unchanged.
 
 The running process times only products whose choice is in doubt: products of host arrays for which another device is
-predicted to take less than `DOUBT` times as long. In each class the first product warms up, and the next `TIMES`
-products are timed. If the chosen device proves slower than the prediction for the other device, the chosen device is
-not chosen again. A class of products changes its device at most as often as there are devices. A choice that is not in
-doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed, and
-measurements do not correct their predictions.
+predicted to take at most `DOUBT` times as long as the chosen device. In each class the first product warms up, and the
+next `TIMES` products are timed. If the chosen device proves slower than the prediction for the other device, the chosen
+device is not chosen again. A class of products changes its device at most as often as there are devices. A choice that
+is not in doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed, and
+the running process does not correct their predictions.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ The number includes the product that warms up; the logarithm does not.
 
 
 def adapts() -> bool:
-    """Whether the running program corrects predictions: true unless GEMM_ADAPT is 0. Raises ValueError."""
+    """Whether the running program corrects predictions: true unless GEMM_ADAPT is 0.
+
+    Raises ValueError if GEMM_ADAPT has a value other than 0 and 1.
+    """
     text = os.environ.get("GEMM_ADAPT")
     return not text or bool(threads.setting("GEMM_ADAPT", "0 or 1", threads.switch, True))
 
@@ -71,7 +74,7 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
 def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
     """Return the factor by which to multiply the prediction for `problem`."""
     whose = subject(kernel, device, problem)
-    if problem.places or not (whose in stored() or whose in _seen):  # shared memory is not measured
+    if problem.places or not (whose in stored() or whose in _seen):  # memory shared with a device is not calibrated
         return 1.0
     return _mean(whose, problem.octaves, problem.reproducible)
 
@@ -111,7 +114,7 @@ verification.forgetful.append(stored.cache_clear)
 
 
 def observe(whose: Subject, at: Class, value: float) -> None:
-    """Set the table's entry for class `at` to `value`, a result of `error`, in this process."""
+    """In this process, set the entry of subject `whose` and class `at` to `value`, which `error` has returned."""
     _seen.setdefault(whose, {})[at] = value
 
 
@@ -149,11 +152,11 @@ def learn(plan: Plan, seconds: float) -> None:
     count, deviation = _timed.get(kind, (0, math.inf))
     model = plan.seconds / plan.factor
     if count:
-        deviation = min(deviation, error(seconds, model))  # other load only makes products slower: the least is closest
+        deviation = min(deviation, error(seconds, model))  # other load only adds time: the least ratio is the truest
         observe(whose, at, max(deviation, math.log(_mean(whose, at, True))))
     _timed[kind] = count + 1, deviation
-    # Decide only when all measurements (TIMES of them) are made: other load may have slowed a single one. The plan
-    # cache need not be cleared, because it never repeats a product whose choice is still in doubt.
+    # Decide only after all TIMES measurements, because other load may have slowed a single one. The plan cache need not
+    # be cleared, because it never repeats a product whose choice is still in doubt.
     if count == TIMES and model * _mean(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 

@@ -1,7 +1,7 @@
 """Find the candidates for a kind of products, and a lower bound of each candidate's time.
 
-A candidate is a row of the catalog on a device. A `Lineup` has all candidates for one kind. A kind consists of all
-fields of a Problem except its sizes and the places of its operands in host memory.
+A candidate is a row of the catalog on a device. A `Lineup` has all candidates for one kind. Two products are of the
+same kind if their Problems agree in all fields except the sizes, the layout, alpha, beta and `places`.
 
 A row that is ruled out for a kind is ruled out for each product of that kind. The candidates of a kind are therefore
 found once and cached. For a product, only the few candidates whose lower bounds are least get a predicted time.
@@ -32,7 +32,7 @@ class RowOnDevice:
     """A candidate: a row of the catalog on a device, for problems of the same kind as `example`.
 
     Attributes:
-        why_not: why the row can compute no problem of this kind on the device; or "".
+        why_not: why the row is ruled out for all problems of this kind on the device; or "".
         last_resort: whether the row is the NumPy reference, which is chosen only if nothing else can compute the
             problem.
         lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for third-party
@@ -64,11 +64,11 @@ class RowOnDevice:
     def bound(
         self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
     ) -> float:  # fmt: skip
-        """Return a lower bound of the seconds that `weigh` predicts; much faster than `weigh`.
+        """Return a lower bound of the seconds that `weigh` predicts. This takes much less time than `weigh`.
 
         Args:
             flops: the problem's FLOPs.
-            moved: the bytes that the problem moves to and from the device.
+            moved: (bytes sent to the device, bytes fetched from the device).
             factor: `calibration.factor` of the problem, if it is the same for all kernels of the device.
         """
         if self.row.space and tuning_db.timed(self.row, self.device):
@@ -100,7 +100,8 @@ class RowOnDevice:
         """Return why the row with the parameters of `choice` cannot be chosen for `problem`; or "".
 
         Args:
-            asked: the problem with its bias and activation.
+            problem: what the row computes: the product without bias and activation if the row does not fuse them.
+            asked: the whole product.
         """
         row, kernel, device = self.row, choice.kernel, self.device
         if kernel.legal or kernel.suits:
@@ -117,7 +118,11 @@ class RowOnDevice:
         return ""
 
     def _rates(self, kernel: Kernel) -> Rates | None:
-        """Return the rates that the probe measured for the row with some parameters; None if there are none."""
+        """Return the rates that the probe measured for `kernel`, which is the row with some parameters.
+
+        If the probe did not measure `kernel`, return the rates of the row itself; None if there are none either. If the
+        GPU model predicts the times of `kernel`, return the rates of the link between host and device.
+        """
         facts, device, label = self._facts, self.device, kernel.label
         if facts is None:
             return None
@@ -155,7 +160,7 @@ class Lineup:
 def lineup(
     example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, *, host: bool, trusting: bool
 ) -> Lineup:
-    """Return the rows that the names admit, on each admitted device.
+    """Return the catalog rows that `backend` and `kernel` admit, on each device that `backend` admits.
 
     Args:
         host: rows that compute in host memory if true, else all other rows.
@@ -184,7 +189,7 @@ def lineup(
 
 @lru_cache(maxsize=256)
 def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
-    """Return the rows that the names admit, on the device that holds the operands."""
+    """Return the catalog rows that `backend` and `kernel` admit, on `device`, which holds the operands."""
     rows = admitted(backend, kernel, device.backend)
     return Lineup(RowOnDevice(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
@@ -216,7 +221,7 @@ def check_names(backend: str, kernel: str | None) -> None:
 
 @lru_cache(maxsize=256)
 def admitted(backend: str, kernel: str | None, where: str | None = None) -> tuple[Kernel, ...]:
-    """Return the catalog's rows that the names admit; only those of the backend `where` if it is given.
+    """Return the catalog rows that `backend` and `kernel` admit. If `where` is given, only rows of backend `where`.
 
     Raises ValueError if a name does not exist, or if the kernel does not belong to the backend.
     """
@@ -226,7 +231,7 @@ def admitted(backend: str, kernel: str | None, where: str | None = None) -> tupl
 
     def fits(row: Kernel) -> bool:
         family = backend in ("auto", row.backend, row.target) or backend.startswith(f"{row.backend}:")
-        family |= backend == HYBRID and kernel is None  # a named kernel belongs to one device of the split
+        family |= backend == HYBRID and kernel is None  # a named kernel cannot run on both devices of the split
         return family and kernel in (None, row.name)
 
     rows = tuple(row for row in KERNELS if fits(row))
@@ -236,7 +241,7 @@ def admitted(backend: str, kernel: str | None, where: str | None = None) -> tupl
 
 
 def away(example: Problem) -> bool:
-    """Whether the catalog has rows that can compute problems like `example` outside host memory."""
+    """Whether the catalog has rows of backends other than HOST_BACKENDS that can compute problems like `example`."""
     return any(row.backend not in HOST_BACKENDS and not unfit(row, example) for row in KERNELS)
 
 
@@ -269,7 +274,10 @@ def unfit(row: Kernel, problem: Problem) -> str:
 
 
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
-    """Return which features `row` needs and `device` lacks, or which package NumPy needs for the dtype; or ""."""
+    """Return which features `row` needs and `device` lacks; or "".
+
+    If the row's types need ml_dtypes and it is not installed, return that.
+    """
     extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
     if extra and importlib.util.find_spec("ml_dtypes") is None:
         return f'needs ml_dtypes, by which NumPy knows {extra[0]}: pip install "gemm[bfloat16]"'

@@ -54,12 +54,12 @@ def choose(
 
 
 def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool) -> tuple[Candidate | None, bool]:
-    """Return the fastest verified candidate, and whether it only replaces a faster candidate for now.
+    """Return the fastest verified candidate, or a verified replacement while a faster candidate is being verified.
 
-    If it does, the verification of the faster candidate has begun in the background.
+    The second result is true for a replacement. The faster candidate is then being verified in the background.
 
     Args:
-        patient: wait for the verification of the fastest candidate, and use no replacement.
+        patient: wait for the verification of the fastest candidate instead of using a replacement.
     """
     unproven: list[Candidate] = []
     while (found := queue.pop()) is not None:
@@ -136,8 +136,9 @@ class _Queue:
         self._problem = problem
         self._all: list[RowOnDevice] = []
         self._found: dict[int, Candidate] = {}
-        # A heap of (last resort, seconds, number, weighed). The NumPy reference is the last resort, whatever its time.
-        # `seconds` is the lower bound until the time is predicted, then the predicted time multiplied by its lead.
+        # A heap of (last resort, seconds, index in `_all`, weighed). The NumPy reference is the last resort, whatever
+        # its time. `weighed` is true after the candidate's time was predicted. Before that, `seconds` is the lower
+        # bound; afterwards, it is the predicted time multiplied by the candidate's lead.
         self._waiting: list[tuple[bool, float, int, bool]] = []
 
     def add(self, more: Lineup) -> None:
@@ -170,8 +171,8 @@ class _Queue:
     def rival(self, device: Device) -> float:
         """Return the seconds of the fastest candidate on a device other than `device`; infinity if there is none.
 
-        Neither third-party rows nor the last resort count. (A prediction that NumPy is as fast as our own kernels puts
-        no choice in doubt.) Faster candidates, which do not count or are on `device`, are removed from the queue.
+        Third-party rows and the last resort do not count: a prediction that NumPy is as fast as our own kernels puts
+        no choice in doubt. All candidates that are faster than the result are removed from the queue.
         """
         while (found := self.peek()) is not None and not self._waiting[0][0]:
             if found.device.key != device.key and not found.kernel.third_party:
@@ -185,9 +186,10 @@ class _Queue:
 
 
 def _considered(request: Request) -> _Queue:
-    """Return the queue of the candidates that the names admit.
+    """Return the queue of the candidates that the request's backend and kernel admit.
 
-    Devices are searched for if the names ask for one, or if the problem is large enough that a device could win.
+    Devices are searched for if the backend or the kernel needs one, or if the problem is so large that a device could
+    be faster than the CPU.
     """
     problem, backend, kernel, holder, _ = request
     rows, kind, facts = admitted(backend, kernel), example(problem), probe.facts(run=False)
@@ -243,7 +245,7 @@ def _warn_without_engine() -> None:
 def candidates(
     problem: Problem, backend: str = "auto", kernel: str | None = None, holder: Device | None = None
 ) -> list[Candidate]:
-    """Return every kernel on every device that the names admit, with its predicted time or why it cannot run."""
+    """Return all kernels on all devices that the names admit, each with its predicted time or why it cannot run."""
     return _considered(Request(problem, backend, kernel, holder)).weighed()
 
 

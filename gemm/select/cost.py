@@ -1,11 +1,12 @@
 """The cost model: seconds = launch + transfer + max(work / rate, bytes / memory's rate).
 
-`_times` is the formula for predictions and for lower bounds. This module computes its terms for kernels whose rates
-were measured. gemm.select.gpu_model computes its terms for a GPU whose number of multiprocessors is known.
+`_times` is the formula for predictions and for lower bounds. For kernels with measured or guessed rates, this module
+computes the terms of the formula. For a GPU whose number of multiprocessors is known, gemm.select.gpu_model computes
+them.
 
 The probe (gemm.select.probe) measures the rates once for each machine. Until then CPU rows use the guesses in the
-catalog. The rule of the source documents, that small products go to the CPU because moving data dominates, needs no
-special case: it follows from the launch and transfer terms.
+catalog. Small products go to the CPU, because moving their data to a device would take longer than the arithmetic. This
+rule needs no special case: it follows from the launch and transfer terms.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gemm.select import gpu_model
 from gemm.select.tuning_db import Record
 
 FEW = 8
-"""A product with at most this many rows or columns takes a device only as long as reading its larger operand."""
+"""On a device, a product with at most this many rows or columns takes only as long as reading its larger operand."""
 
 PACKING = 4
 """Time of packing an operand ÷ time of reading it, on a GPU. Packing reads and writes, at half the memory's rate.
@@ -42,10 +43,10 @@ Measured with random products on two cores with Intel's runtime, 2026-11-24.
 """
 
 ENDS = 12
-"""A GPU's work-item initializes its outputs and stores them one by one. Both together take as long as ENDS steps along
-k.
+"""On a GPU, each work-item initializes its outputs and stores them one by one. Both together take as long as ENDS steps
+along k.
 
-If k is small, they are most of the product's time. Measured on an H200, 2026-11-24.
+If k is small, this is most of the product's time. Measured on an H200, 2026-11-24.
 """
 
 GATHERED = 8
@@ -59,8 +60,8 @@ MOST_PASSES = 1.5
 """Any number of passes over an operand takes at most as long as MOST_PASSES passes. Neighbouring work-groups read the
 same operand, and all except the first find it in a cache.
 
-Measured on an H200, 2026-11-24: a product of 33 × 5 × 1232 × 2465 takes 1.4 times as long if work-groups compute its 5
-rows four at a time instead of all at once.
+Measured on an H200, 2026-11-24: a batch of 33 products with 5 rows (33 × 5 × 1232 × 2465) takes 1.4 times as long if
+each work-group computes 4 rows instead of all 5.
 """
 
 FASTEST_LINK = 60e9
@@ -87,8 +88,8 @@ def predict(
     """Return the predicted time of `problem` on a kernel that can run it.
 
     Args:
-        measured: the rates that the probe measured for the kernel.
-        tuned: what the tuner measured for products like this one.
+        measured: the rates that the probe measured for the kernel, or None.
+        tuned: what the tuner measured for products like this one, or None.
     """
     moved = problem.moved
     if modelled(kernel, device):
@@ -117,7 +118,8 @@ def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tupl
         moved: (bytes of operands sent to the device, bytes of results fetched from it).
 
     Returns:
-        Seconds of the launch; seconds that transfers add to the other two; seconds in which the device is busy.
+        Three times in seconds, whose sum is the time of the product: the launch; what transfers add; the time in which
+        the device is busy.
     """
     busy = gpu_model.overlapped(terms.compute, terms.memory) + terms.packing
     transfer = moving(rates, *moved, busy) if rates.upload else 0.0
@@ -201,8 +203,8 @@ class Bound:
 
         Args:
             flops: the problem's FLOPs. With 0 FLOPs the bound holds at any arithmetic rate.
-            moved: the bytes that the problem moves to and from the device. The caller computes `flops` and `moved` once
-                for all kernels.
+            moved: (bytes sent to the device, bytes fetched from the device). The caller computes `flops` and `moved`
+                once for all kernels.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._modelled:
@@ -213,7 +215,10 @@ class Bound:
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
-    """Return for each of a, b, c and out whether the device uses it in place. Their places in host memory are known."""
+    """Return for each of a, b, c and out whether the device uses it in place in host memory.
+
+    `problem.places` must not be ().
+    """
     fits = _in_place(kernel, problem)  # of a and b; c and out always fit
     return [
         place == device.key
@@ -225,7 +230,7 @@ def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> lis
 def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool:
     """Whether the kernel can read operands of `problem` in device memory in place, without packing.
 
-    The kernel can if the operands have whole tiles, in the kernel's layout, and the kernel reads no image.
+    It can if the operands consist of whole tiles, in the kernel's layout, and the kernel reads no image.
 
     Args:
         padded: the operands are in memory whose padding makes all tiles whole.
@@ -244,7 +249,7 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
 
 
 def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
-    """Return m, n and the layouts of a and b as `kernel` launches them: exchanged if it computes out' = b' a'."""
+    """Return m, n and the layouts of a and b in the launch. They are exchanged if `kernel` computes out^T = b^T a^T."""
     m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
     return (
         (n, m, gpu_model.TRANSPOSED[b], gpu_model.TRANSPOSED[a]) if kernel.swaps(m, n, problem.layout) else (m, n, a, b)
@@ -254,7 +259,8 @@ def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
 def _traffic(kernel: Kernel, problem: Problem) -> float:
     """Return the bytes that `kernel` reads and writes.
 
-    A kernel that streams an operand reads it once for each group of rows or columns; `MOST_PASSES` limits the count.
+    A kernel that streams a (or b) reads it once for each column (or row) of work-groups. At most `MOST_PASSES` of these
+    passes count.
     """
     streams = kernel.params.get("streams", 0)
     if not streams:
@@ -270,8 +276,9 @@ def _traffic(kernel: Kernel, problem: Problem) -> float:
 def _gathered(kernel: Kernel, problem: Problem) -> int:
     """Return the number of elements that `kernel` loads one by one.
 
-    A kernel that reads operands in place loads four elements at a time if the product is at least as large as the tile
-    of one group and the rows' lengths are multiples of four. Otherwise it loads single elements.
+    A kernel that reads operands in place loads four elements of an operand at a time under two conditions: along m (for
+    b: n) the product is at least as large as the tile of a work-group, and the length of the operand's rows is a
+    multiple of four elements. Otherwise it loads single elements.
     """
     if not kernel.params.get("DIRECT"):
         return 0
@@ -287,11 +294,12 @@ def _gathered(kernel: Kernel, problem: Problem) -> int:
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
     """Return effective FLOPs and the number of launches. Effective FLOPs ÷ full rate is the product's time.
 
-    - GPU: the kernel computes whole tiles, in whole steps along k. Its rate is that of all compute units together, and
+    - GPU: the kernel computes whole tiles, in whole steps along k. The full rate is that of all compute units together;
       a product with too few work-groups takes as long as one that keeps every unit busy. An element that is loaded by
-      itself counts as multiply-adds.
-    - OpenCL device that is a CPU: the device runs the work-items in a row of a group as vectors. It does not run items
-      outside the result, so only tiles are padded, not groups. The items of an incomplete row run one by one.
+      itself counts as GATHERED multiply-adds.
+    - OpenCL device that is a CPU: the device runs the work-items in one row of a work-group as vectors. It does not run
+      work-items outside the result, so only tiles are padded, not work-groups. The work-items of an incomplete row run
+      one by one.
     - Our own CPU kernels: they have smaller tiles for the edges, and divide products among threads themselves.
     """
     p, m, n = kernel.params, problem.m, problem.n

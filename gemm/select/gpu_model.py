@@ -1,7 +1,7 @@
-"""The GPU model: terms of the cost model for a GPU with known multiprocessors and memory, and kernels of thread blocks.
+"""The GPU model: the terms of the cost model for kernels of thread blocks, on a GPU that reports its multiprocessors.
 
-The catalog says what each row reaches on an H200. The model scales that value by the number of multiprocessors and the
-clock. No row is timed on the user's machine, because there are too many rows for a user to wait.
+The catalog has the rate that each row reaches on an H200. The model scales this rate by the number of multiprocessors
+and the clock. No row is timed on the user's machine: there are so many rows that the user would wait too long.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from gemm.catalog import Kernel, launch_arithmetic
 from gemm.core.problem import Device, Problem
 
 CALL = 5e-6
-"""Seconds of a product of negligible size, until the probe has measured them."""
+"""Seconds of a product of negligible size; used until the probe has measured this time."""
 LAUNCH = 6e-6
-"""Seconds that each further kernel adds to a product of some µs, because it waits for the host to launch it.
+"""Seconds that each additional kernel, such as a packing kernel, adds to a product that takes some µs: the kernel waits
+for the host to launch it.
 
 Measured on an H200, 2026-11-24.
 """
@@ -26,7 +27,8 @@ Launches do not overlap unless each thread block has a multiprocessor of its own
 Measured with products of 7 µs on an H200, 2026-11-24.
 """
 ALONE = 0.1e-9
-"""Seconds in which a multiprocessor copies one element by itself, or 4 bytes of a larger element.
+"""Seconds that a multiprocessor takes to copy a single element of at most 4 bytes. Larger elements take this time for
+each 4 bytes.
 
 Kernels copy single elements where rows are not aligned. Measured on an H200, 2026-11-24, with all such products in the
 runs of benchmarks/auto_regret.py.
@@ -58,7 +60,7 @@ class Terms(NamedTuple):
         compute: arithmetic.
         memory: reading operands and writing the result; overlaps `compute`.
         packing: packing operands; precedes `compute` and `memory`.
-        launch: launches, in addition to the launch time that each product on the kernel has.
+        launch: launch time in addition to the launch time that every product on the kernel has (Rates.launch).
     """
 
     compute: float
@@ -72,7 +74,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
 
     Args:
         traffic: bytes of all operands and the result.
-        least: return a lower bound. It ignores what can only add time: layouts, alignment, and idle multiprocessors.
+        least: return a lower bound, which ignores what can only add time: layouts, alignment, and idle multiprocessors.
     """
     m, n, sizes = problem.m, problem.n, problem.itemsizes
     a, b, out = tuple(problem.layout)
@@ -92,9 +94,9 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     ):
         launch += APART
     count = groups * cluster
-    # A multiprocessor's share of the elements, and the number of thread blocks that it runs at the same time.
+    # The share of the elements that one multiprocessor computes, and the number of blocks that it runs at once.
     share, together = 1 / min(count, units), min(-(-count // units), most)
-    compute += ALONE * alone * share / together**0.5  # partly hidden by other blocks' arithmetic
+    compute += ALONE * alone * share / together**0.5  # other blocks' arithmetic hides a part of these copies
     # Kernels with tensor maps transpose a result while they store it. Other kernels store a transposed result element
     # by element.
     if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
@@ -116,7 +118,9 @@ def _brought(
         units: the number of multiprocessors.
 
     Returns:
-        Seconds of further launches; seconds of packing; the number of elements that the kernel loads one by one.
+        Seconds to launch the packing kernels, in addition to the product's own launch; seconds that packing takes; the
+        number of elements that the kernel loads one by one. An element of more than 4 bytes counts once for each 4
+        bytes, and an element that is loaded several times counts each time.
     """
     (m, n, k, batch), p = shape, kernel.params
     launch, packing, alone = 0.0, 0.0, 0.0
@@ -124,13 +128,14 @@ def _brought(
     for (size, along_k, moved, unaligned, transposed, vector), extent, other, block in (
         (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
     ):  # fmt: skip
-        aligned = size * (k if along_k else extent)  # assumes dense rows, because a Problem has no strides
+        aligned = size * (k if along_k else extent)  # bytes of a row, if rows are dense: a Problem has no strides
         elements = extent * k * batch
         if aligned % WIDE:
             moved = unaligned
         if moved:
             launch += LAUNCH
-            singly = (aligned % WIDE > 0) + transposed  # each reason moves each element once more
+            # Packing copies each element singly if rows are not aligned, and once more if it transposes.
+            singly = (aligned % WIDE > 0) + transposed
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
             alone += -(-other // block) * elements * max(1.0, size / 4)
@@ -138,7 +143,7 @@ def _brought(
 
 
 def overlapped(compute: float, memory: float) -> float:
-    """Return the time of two activities that overlap: the longer one, and a tenth of the shorter one."""
+    """Return the time of two activities that overlap: the longer time plus a tenth of the shorter time."""
     return compute + 0.1 * memory if compute > memory else memory + 0.1 * compute
 
 
@@ -162,12 +167,12 @@ class _Way(NamedTuple):
 
     Attributes:
         size: bytes of an element.
-        along_k: the operand's rows are contiguous along k.
+        along_k: the operand has unit stride along k.
         moved: bytes that packing reads and writes for each element before the kernel can read it; 0 without packing.
         unaligned: `moved` for rows that are not aligned to `WIDE` bytes.
         transposed: packing transposes the operand.
-        vector: the row alignment in bytes from which the kernel does not copy elements one by one; 0 if the kernel
-            always copies them one by one. Copies that the measurement of the row's `gflops` includes do not count.
+        vector: the alignment of the operand's rows, in bytes, from which the kernel does not copy elements one by one;
+            0 if it always does. 1 if it does, but the time of these copies is part of the catalog row's `gflops`.
     """
 
     size: int

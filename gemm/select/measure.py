@@ -19,14 +19,15 @@ from gemm.core.problem import Device, DeviceView, Operand, Problem
 from gemm.select.verify.samples import on_device, random_matrix, types_of
 
 LEAST = 16
-"""n of a product of negligible size, which takes only as long as its launch."""
+"""About the size along each axis of a product that takes only as long as its launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
 sizes; the rate of host memory follows from the time with MOVED."""
 READ = 128 << 20
 """Bytes of the large operand in the product that measures the rate of a device's memory; too many for any cache."""
 ABREAST = 4
-"""Work-groups per compute unit in that product. Each waits for memory; with fewer, the memory would be idle."""
+"""Work-groups per compute unit in the product with READ bytes. With fewer work-groups, the memory would be idle while
+they wait for their loads."""
 WIDTH = 2048
 """Columns of the large operand or result in the products that measure the rate of a link or of host memory."""
 
@@ -34,17 +35,17 @@ WIDTH = 2048
 def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.04) -> Rates:
     """Measure the kernel's rates with products whose size doubles until one takes about `budget` seconds or n = 4096.
 
-    Operands are in device memory if the backend has memory of its own. `link` measures transfers separately.
+    Operands are in device memory if the backend has device memory. `link` measures transfers separately.
 
-    Small products are timed in a row and repeated as the plan cache repeats them. Otherwise overhead that is the same
-    for all kernels would hide the differences between them. For kernels that compute in host memory, the launch time is
-    the constant `CALL`, because measured differences between their launches are only noise.
+    Small products are launched one after the other without waiting, by the fast path with which the plan cache repeats
+    a product. Otherwise overhead that is the same for all kernels would hide the differences between them. For kernels
+    that compute in host memory, the launch time is the constant `CALL`, because measured differences between their
+    launches are only noise.
     """
     dtype, types = types_of(kernel)
     resident = isinstance(on_device(backend, device, np.ones((1, 1), dtype)), DeviceView)
     timed = _timer(backend, kernel, device, resident=resident)
-    # The sizes are LEAST, rounded up to multiples of a work-group's tile: whole tiles need no padding, and the product
-    # stays small.
+    # m and n of the small product: LEAST, rounded up to multiples of a work-group's tile, so that no tile is padded.
     rows, columns = (-(-LEAST // size) * size for size in kernel.group)
     deep = 4 * LEAST if resident else LEAST
     first = timed(rows, columns, deep, row=20)
@@ -70,7 +71,7 @@ def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launc
     streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
     if not streams:
         return 0.0
-    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # the same for operands and result
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # of a, b and out
     abreast = ABREAST * device.limits["compute_units"]
     m, n = (rows * abreast, columns) if streams & 1 else (rows, columns * abreast)
     most = min(READ, device.limits.get("max_alloc", READ)) // itemsize
@@ -91,7 +92,7 @@ def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float
     launch transfers operands with other threads and other memory.
 
     Returns:
-        Bytes/s to the device; bytes/s back to the host; fixed seconds in addition.
+        Bytes/s to the device; bytes/s back to the host; seconds that a transfer takes in addition, whatever its size.
     """
     if device.key not in _links:
         dtype, types = types_of(kernel)
@@ -111,7 +112,10 @@ def link(backend: Backend, kernel: Kernel, device: Device) -> tuple[float, float
 
 
 def _timer(backend: Backend, kernel: Kernel, device: Device, *, resident: bool) -> Callable[..., float]:
-    """Return a function of (m, n, k, row) that measures `seconds` of a product of the kernel's own types."""
+    """Return a function (m, n, k, row) that calls `seconds` for a product of the kernel's own types.
+
+    Operands are in device memory if `resident`, else in host memory.
+    """
     unit = Problem(types_of(kernel)[0].name, 1, 1, 1, inputs=kernel.inputs, device=device.key if resident else "host")
 
     def timed(m: int, n: int, k: int, row: int = 1) -> float:
@@ -124,7 +128,7 @@ def seconds(backend: Backend, kernel: Kernel, device: Device, problem: Problem, 
     """Measure the seconds of a product of random operands, in the memory that `problem` names.
 
     Args:
-        row: number of products in a row, of which the result is the mean.
+        row: number of products that are launched one after the other without waiting. The result is their mean time.
     """
     run = again(backend.launcher(kernel, device, problem), *random_operands(backend, device, problem))
     return best_of(lambda: finished(backend, device, run, row), 10 if row > 1 else 3) / row
@@ -169,14 +173,14 @@ def again(launch: Launch, a: Operand, b: Operand, out: Operand) -> Callable[[], 
 
 
 def finished(backend: Backend, device: Device, run: Callable[[], Any], times: int) -> None:
-    """Call `run` `times` times in a row, then wait until the device has finished."""
+    """Call `run()` `times` times without waiting in between, then wait until the device has finished."""
     for _ in range(times):
         run()
     backend.synchronize(device)
 
 
 def best_of(run: Callable[[], Any], times: int = 3) -> float:
-    """Return the least seconds of `times` runs, after one run that warms up. Other load made the other runs slower."""
+    """Return the least seconds of `times` runs, after one run that warms up. Other load only makes runs slower."""
     run()
     best = math.inf
     for _ in range(times):

@@ -78,7 +78,11 @@ class Facts:
         return rates if rates.memory else replace(rates, memory=self.memory.get(record["device"], 0.0))
 
     def link(self, device: Device) -> Rates | None:
-        """Return the rates of a kernel on `device`, for transfers between host and device; None if there are none."""
+        """Return the rates of any one kernel that passed on `device`; None if there is none.
+
+        They are for kernels whose arithmetic and memory time the GPU model predicts: only the rates of launches and
+        transfers are used.
+        """
         key = next((k for k, x in self.devices.items() if (x["name"], x["driver"]) == (device.name, device.driver)), "")
         return next((_rates(x) for (_, where), x in self.kernels.items() if where == key and x["ok"]), None)
 
@@ -94,7 +98,7 @@ def facts(*kind: str, run: bool) -> Facts | None:
     """Return the results of the probe, from this process or from disk; None if they are not known yet.
 
     Args:
-        kind: "drivers" for a probe that only looks for devices.
+        kind: "drivers" for a probe that only looks for devices; nothing for a probe that also verifies kernels.
         run: if the results are not known, run a probe and wait for it. Otherwise this function never waits.
     """
     found = recall(entry(*kind))
@@ -121,9 +125,8 @@ def devices(backend: str) -> tuple[Device, ...]:
     """Return the devices of `backend`.
 
     A worker loads the drivers first. Its result is stored on disk, so this happens once for each set of drivers. If the
-    worker dies or hangs, this function raises BackendUnavailable and does not load the driver here. Callers that need
-    no product use this function. `gemm info`, for example, reports a bad driver, and the driver cannot end the process
-    of `gemm info`.
+    worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process. Callers
+    that compute no product use this function. `gemm info`, for example, can thus report a driver that kills processes.
     """
     from gemm.backends import registry
     from gemm.core.errors import BackendUnavailable
@@ -156,7 +159,7 @@ def _begin(*kind: str) -> Task:
     name, verify = entry(*kind), not kind
 
     def search(task: Task) -> None:
-        blob = disk_cache.load(name)  # another process may have been faster
+        blob = disk_cache.load(name)  # another process may have stored it meanwhile
         found = _probe(task, verify=verify) if blob is None else Facts(json.loads(blob))
         if task.stopped:
             return
@@ -184,10 +187,10 @@ def forget() -> None:
 
 @lru_cache(maxsize=8)
 def entry(kind: str = "probe") -> str:
-    """Return the name of a cache entry: `kind` and a fingerprint of the drivers and of what the entry depends on.
+    """Return the name of a cache entry: `kind` and a fingerprint of the drivers and of all else that results depend on.
 
     The fingerprint is made without loading a driver. Entries of the probe depend on all kernel sources. The entry
-    "verified", for kernels with `lazy_verify`, does not, because each of its records has the fingerprint of its kernel.
+    "verified", for kernels with `lazy_verify`, does not: each record in it has the fingerprint of one kernel's source.
     """
     found: list[Any] = [sys.version, VERSION, [row.name for row in KERNELS]]
     if kind in ("probe", "begun"):
@@ -217,7 +220,7 @@ def entry(kind: str = "probe") -> str:
 
 
 def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
-    """Return the sorted paths in `folder` whose names begin with `start` and end with `end`; [] without the folder.
+    """Return the sorted paths in `folder` whose names begin with `start` and end with `end`; [] if there is no folder.
 
     Path.glob takes ten times as long, and the first small product of a process waits for this function.
     """
@@ -231,14 +234,14 @@ def _listed(folder: str, start: str = "", end: str = "") -> list[str]:
 def _probe(task: Task, *, verify: bool) -> Facts:
     """Run workers until one finishes or `RESTARTS` of them have died. The step in which a worker dies counts as failed.
 
-    If an earlier process ended during its probe, its results so far are on disk and are used again.
+    If an earlier process ended during its probe, the results that it had stored on disk are used.
 
     Args:
         verify: verify and time kernels, too; otherwise only search for devices.
     """
     begun = entry("begun")
     lines: list[Line] = json.loads((disk_cache.load(begun) if verify else None) or b"[]")
-    # Skip what is known, whether it passed or failed.
+    # Skip kernels whose results are known, whether they passed or failed, and backends whose driver killed a worker.
     skip = [f"{line['kernel']} on {line['device']}" for line in lines if line["step"] == "kernel"]
     skip += [line["backend"] for line in lines if line.get("deadly")]
     if verify:
@@ -265,7 +268,7 @@ def _probe(task: Task, *, verify: bool) -> Facts:
 
 
 def _run_worker(task: Task, request: Line, lines: list[Line]) -> tuple[str | None, str | None]:
-    """Add the worker's new lines to `lines`, and their kernels to the request's "skip".
+    """Send `request` to the worker. Add its new lines to `lines`, and their kernels to the request's "skip".
 
     Returns:
         The last step that the worker began; how the worker died, or None.
@@ -298,15 +301,15 @@ def _check(request: Line) -> Iterator[Line]:
     name, key = request["kernel"], request["device"]
     kernel, error = BY_NAME[name], ""
     backend = registry.backend(kernel.backend)
-    # Find the device by name and driver: the key of a context that a caller supplied exists in that process only.
+    # Find the device by name and driver. Its key may belong to a context that exists in the caller's process only.
     about = request["name"], request["driver"]
     try:
         alike = [device for device in backend.devices() if (device.name, device.driver) == about]
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
         for passed, check in planned(backend, kernel, device, full=False):
             check()
-            yield {"step": "begin", "what": f"what follows {passed}"}  # each check has the full time limit
-    except (BackendUnavailable, StopIteration) as failure:  # says nothing about the kernel
+            yield {"step": "begin", "what": f"what follows {passed}"}  # the time limit starts anew
+    except (BackendUnavailable, StopIteration) as failure:  # this says nothing about the kernel
         left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
         yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}
         return

@@ -7,8 +7,8 @@ The records of this machine are stored in the cache folder, one entry for each d
 the same entries. The shipped records are the files gemm/tuned/*.json. They select devices by patterns, and the more
 specific pattern has priority.
 
-All of them have the same format. Each group of records applies to one exact device ("device") or, in shipped files, to
-all devices that match ("match" and "level"):
+All records are stored as JSON documents of one format. Each group of records applies to one exact device ("device") or,
+in shipped files, to all devices that match ("match" and "level"):
 
     {"schema": "gemm-tuning/1",
      "devices": [{"device": {"backend", "name", "platform"}, or
@@ -48,9 +48,8 @@ class Class(NamedTuple):
     """A class of products that use the same parameters.
 
     Products are in the same class if their sizes round to the same powers of two and the layouts of a and b agree. The
-    dtype is not part of the class, because each kernel has one dtype. Nor is it part of the class whether the operands
-    are in host or device memory: the measurement includes packing, and the cost model adds the transfer
-    (gemm.select.cost).
+    dtype is not part of the class, because each kernel has one dtype. The memory of the operands (host or device) is
+    not part of it either: the measurement includes packing, and the cost model adds the transfer (gemm.select.cost).
     """
 
     sizes: tuple[int, ...]  # Problem.octaves
@@ -67,7 +66,7 @@ class Class(NamedTuple):
 
 
 Trial = float | str
-"""Seconds of a candidate, or why the candidate failed."""
+"""Seconds of a kernel with the parameter values that the tuner tried, or why the kernel failed with these values."""
 
 HERE = "here: "
 """Prefix of a cause of failure that does not apply to other classes of products, such as a lack of memory."""
@@ -82,12 +81,14 @@ class Record:
         layout: the layouts of a and b.
         driver, source: the driver and the kernel's source (`tuning_db.fingerprint`) of the measurement.
         params: the best values of the kernel's space; None if no values worked.
-        seconds: the time with `params` for operands in device memory, including packing; None if predicted.
+        seconds: the measured time with `params` for operands in device memory, including packing; None if `params` are
+            predicted, not measured.
         gain: time with the catalog's values ÷ time with `params`, measured at the end of the search; None before the
             end.
-        trials: {key of the values: Trial}. The seconds of a trial may be compared only with those of other trials, not
-            with `seconds`: they are a ratio multiplied by the seconds of the best earlier trial. The ratio comes from
-            one measurement of this trial and that best one.
+        trials: {key of the values: Trial}. A trial's seconds are not an absolute time. The tuner measures each trial
+            together with the best earlier trial. The trial's seconds are the ratio of these two times, multiplied by
+            the seconds of that best trial. The result may be compared only with the seconds of other trials, not with
+            `seconds`.
     """
 
     kernel: str
@@ -129,9 +130,9 @@ class Record:
     def merged(self, other: Record) -> Record:
         """Return the union of both records.
 
-        If both have a trial of the same values, a failure has priority, then the faster trial. If both have a result,
-        the first rule that decides selects one: the record that has all trials of both; the record whose search is
-        finished; the faster one.
+        If both have a trial of the same values, a failure has priority, then the faster trial. If both have `params`,
+        the union has those of the better record. These rules say which record is better; the first rule that decides
+        counts: the record that has all trials of both; the record whose search is finished; the faster record.
         """
         trials = dict(self.trials)
         for key, trial in other.trials.items():
@@ -176,7 +177,7 @@ class Group:
 
 
 def document(groups: Iterable[Group]) -> dict[str, Any]:
-    """Return a document of `groups`, each of which is for one exact device."""
+    """Return the JSON document of `groups`. Each group must be for one exact device."""
     found = [{"device": dict(group.match), "records": list(map(asdict, group.records))} for group in groups]
     return {"schema": SCHEMA, "devices": found}
 

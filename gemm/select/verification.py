@@ -3,9 +3,9 @@
 `auto` may choose a kernel that passed verification on the device and has not failed there. It uses no device that was
 lost in this process.
 
-The probe verifies kernels once for each device and driver. Some backends have too many rows for that. Their rows have
-`lazy_verify` and are verified only when they are first about to be chosen. Like the probe, this verification runs in a
-worker (a child process) under a time limit. Results are stored on disk.
+The probe verifies kernels once for each device and driver. Some backends have too many rows to verify all of them in
+advance. Their rows have `lazy_verify`: a row is verified only when it is first about to be chosen. Like the probe, this
+verification runs in a worker (a child process) under a time limit. Results are stored on disk.
 
 A product whose kernel is not verified yet waits some seconds for the result, unless another verified kernel can compute
 the product meanwhile (gemm.select.choice). A failure in this process is remembered until the process ends.
@@ -95,7 +95,8 @@ def failed(kernel: Kernel, device: Device) -> str:
 def unproven(kernel: Kernel, facts: Facts | None) -> bool:
     """Whether `kernel` is verified only when it is first about to be chosen.
 
-    The answer is yes if the kernel's row has `lazy_verify`, or if the probe has not ended yet.
+    The answer is yes if the kernel's row has `lazy_verify`. It is also yes while there are no results of the probe, for
+    a kernel with the catalog's parameters that computes outside of host memory.
     """
     early = facts is None and kernel.backend not in HOST_BACKENDS and kernel is BY_NAME.get(kernel.name)
     return kernel.lazy_verify or early
@@ -130,7 +131,10 @@ def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
 
 
 def begin(kernel: Kernel, device: Device) -> background.Task:
-    """Start to verify `kernel` on `device` in the background, unless that is running. `record` has the result later."""
+    """Return the background task that verifies `kernel` on `device`; start it if it is not running yet.
+
+    When the task has ended, `record` returns its result.
+    """
     key = "verified", kernel.label, device.backend, device.name, device.driver
 
     def work(task: background.Task) -> None:
@@ -141,7 +145,7 @@ def begin(kernel: Kernel, device: Device) -> background.Task:
 
 
 def verified(kernel: Kernel, device: Device) -> bool:
-    """Whether `kernel` computes correctly on `device`. Verifies the kernel, and waits, if that is not known."""
+    """Whether `kernel` passes verification on `device`. If the result is not known, verify the kernel and wait."""
     found = record(kernel, device)
     if found is None:
         begin(kernel, device).wait()

@@ -35,7 +35,7 @@ _PACKAGES = Path(__file__).resolve().parents[2]
 def timeout() -> float:
     """Return the seconds that a worker may spend in one step without output: $GEMM_PROBE_TIMEOUT or 60.
 
-    Raises ValueError.
+    Raises ValueError if the setting is not valid.
     """
     return float(threads.setting("GEMM_PROBE_TIMEOUT", "a positive number of seconds", _seconds, 60.0))
 

@@ -1,8 +1,8 @@
 """Calibrate the cost model: time products of many classes on this machine, and store measured ÷ predicted time.
 
-For each type, products of host operands on each device come first. Products of operands in device memory follow, on the
-kernels with the least predicted times. Classes of products that programs use most come before other classes. Each
-product is timed a few times, and the least time counts. See gemm.select.calibration.
+For each type, products of host operands are timed first, on each device. Products of operands in device memory follow,
+each on the kernels with the least predicted times. Classes of products that programs use most come before other
+classes. Each product is timed a few times, and the least time counts. See gemm.select.calibration.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ OTHERS = (
 SHAPES = (*((1, n, n, n) for n in SQUARES), *OTHERS)
 """(batch, m, n, k) of the products, the most frequent in programs first."""
 TINY = ((1, 8, 8, 8), (1, 256, 4, 8), (1, 16, 256, 4), (16, 8, 32, 8))
-"""Further (batch, m, n, k), only for operands in the memory of a device that is a CPU.
+"""Additional (batch, m, n, k), only for operands in the memory of a device that is a CPU.
 
-Such a product takes about as long as its runtime takes to start a work-group, and kernels differ in that time.
+Such a product takes about as long as the device's runtime takes to start a work-group. Kernels differ in this time.
 """
 TYPES = ("float32", "float64", "float16", "int8")
 """Types of the operands. The result of int8 operands is int32."""
@@ -41,8 +41,8 @@ VERIFYING, VERIFIED = 8.0, 0.3
 """Kernels with `lazy_verify` that are not verified yet are verified only if the time budget exceeds VERIFYING seconds.
 No verification starts after the share VERIFIED of the budget is used."""
 NEAR, LITTLE = 1.5, 1e-5
-"""For operands in device memory, kernels are timed whose predicted time is at most NEAR × the least one + LITTLE
-seconds."""
+"""For operands in device memory, the kernels that are timed are those whose predicted time is at most
+NEAR × the least predicted time + LITTLE seconds."""
 MOST = 3
 """Greatest number of kernels that are timed for one product of operands in device memory."""
 
@@ -61,7 +61,7 @@ class Measurement:
 def calibrate(devices: Sequence[Device], until: float) -> Iterator[Measurement]:
     """Time products, record measured ÷ predicted, and yield each result. The results are stored on disk at the end.
 
-    Classes for which there is no time keep their earlier calibration.
+    Classes that are not timed before `until` keep their earlier calibration.
 
     Args:
         until: the time.monotonic() at which to stop.
@@ -115,7 +115,7 @@ def _measured(device: Device, problem: Problem, patience: float) -> Iterator[Mea
     able = [c for c in able if not c.kernel.lazy_verify or (verification.record(c.kernel, device) or {}).get("ok")]
     most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
     near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
-    if not near or (near[0].seconds or 0.0) > patience:  # too long: leaves no time for other products
+    if not near or (near[0].seconds or 0.0) > patience:  # it would leave no time for other products
         return
     for candidate in near:
         try:
@@ -128,7 +128,11 @@ def _measured(device: Device, problem: Problem, patience: float) -> Iterator[Mea
 
 
 def _seconds(candidate: Candidate, problem: Problem, patience: float) -> float:
-    """Return the least seconds of several runs. A run is a row of products if they are short and in device memory."""
+    """Return the least seconds of several runs.
+
+    If the product is short and its operands are in device memory, a run is a sequence of up to 20 products, and the
+    mean time of these products counts.
+    """
     kernel, device = candidate.kernel, candidate.device
     backend = registry.backend(device.backend)
     once = measure.seconds(backend, kernel, device, problem)

@@ -28,15 +28,15 @@ FAST = 1.0
 TIMING = 0.4
 """Seconds for timing one candidate; a fast run uses a quarter of this."""
 PATIENCE = 10.0
-"""Seconds that a stage of a candidate may take after the run's time is up. If the stage takes longer, the run ends and
-the candidate does not count as failed."""
+"""Seconds that a stage of a candidate (to build, check, time or verify it) may take after the run's time is up. If the
+stage takes longer, the run ends and the candidate does not count as failed."""
 HOPELESS = 4.0
 """A kernel is not searched if its first trial is more than this many times as slow as the best kernel of the class."""
 SMALL = 48
-"""A space of at most this many points is searched completely."""
+"""A space of at most this many points is searched completely. A point is one value for each parameter of the space."""
 SAMPLES = 24
-"""Number of random points that the search tries in a larger space. After them it tries neighbours of the best point, as
-long as a neighbour is better."""
+"""Number of random points that the search tries first in a larger space. Then it tries the neighbours of the best
+point, until no neighbour is better."""
 MOST = 96
 """Greatest number of points that the search tries in a larger space."""
 BETTER = 0.98
@@ -78,12 +78,12 @@ def tune(
     Args:
         child: a worker of the module gemm.tune.worker.
         fast: spend at most FAST seconds.
-        until: the time.monotonic() at which to stop; a candidate that is running then may finish.
+        until: the time.monotonic() at which to stop. A candidate that is running at this time may finish.
 
     Raises:
         BackendUnavailable: the worker died or hung while it loaded the device's driver.
     """
-    for line in child.ask({"device": device.key}, timeout()):  # the time to load the driver counts for no class
+    for line in child.ask({"device": device.key}, timeout()):  # load the driver before any search starts
         raise BackendUnavailable(device.backend, f"its driver {line['cause']} in a child process")
     if fast:
         until = min(until, time.monotonic() + FAST)
@@ -104,7 +104,7 @@ def tune(
 
 
 class _Search:
-    """The search for a row's best parameters. Trials come from the disk if they are known, else from the worker."""
+    """The search for a row's best parameters. Known trials come from the disk, others from the worker."""
 
     def __init__(
         self, child: Child, device: Device, row: Kernel, shape: tuple[int, int, int, int], layout: str, timing: float
@@ -129,7 +129,7 @@ class _Search:
 
         Args:
             until: the time.monotonic() after which no trial starts.
-            best: seconds of the best row so far, or None.
+            best: seconds of the fastest row so far in this class of products, or None.
             most: greatest number of trials; None means no limit.
         """
         while self._point is not None and (most is None or most > 0):
@@ -174,7 +174,7 @@ class _Search:
     def _confirm(self, until: float) -> None:
         """Time the best values and the catalog's values again, in turns.
 
-        The catalog's values replace the best ones unless the best ones are clearly faster.
+        The record then gets the catalog's values unless the best values are clearly faster.
         """
         assert self.record.params is not None
         best, default = self.record.params, {name: self.row.params[name] for name in self.row.space}
@@ -183,7 +183,7 @@ class _Search:
             if time.monotonic() >= until:
                 return
             answer = self._asked(best, default, None, until)
-            if answer is None or "ratio" not in answer:  # the values worked before: draw no conclusion
+            if answer is None or "ratio" not in answer:  # no conclusion, because the values worked before
                 return
             seconds, gain = answer["seconds"], 1 / answer["ratio"]
             if gain < 1 / BETTER:
@@ -197,7 +197,13 @@ class _Search:
     ) -> Line | None:
         """Ask the worker about `point` and return the last line of its answer.
 
-        A worker that died or hung gives {"failed": cause}. Returns None if the time ran out or no worker could start.
+        If the worker died or hung, the result is {"failed": cause}. Returns None if the time ran out or no worker could
+        start.
+
+        Args:
+            against: the parameters to time in turns with `point`, or None.
+            stop: seconds of the fastest row so far, or None. The worker stops timing a point that is much slower.
+            until: the time.monotonic() at which the run's time is up.
         """
         known = self.facts.of(self.row.tuned(point), self.device) if self.facts else None
         verified = point == self.record.params or bool(known and known["ok"])
@@ -213,7 +219,7 @@ class _Search:
                 stage = line["what"]
             else:
                 answer = line
-        if answer["step"] == "refused":  # the system refused to start a worker: says nothing about the kernel
+        if answer["step"] == "refused":  # the system started no worker, which says nothing about the kernel
             return None
         if answer["step"] == "died":
             hung = answer["cause"] == "hung"

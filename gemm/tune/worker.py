@@ -27,12 +27,12 @@ ROUNDS = 9
 SAMPLE = 2e-3
 """Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
 HOPELESS = 2.0
-"""Timing stops if the candidate is more than this many times as slow as the best one."""
+"""Timing stops if the candidate is more than this many times as slow as the best candidate so far."""
 
 
 @lru_cache(maxsize=1)
 def _product(backend: Backend, row: Kernel, device: Device, problem: Problem) -> tuple[Product, list[Operand]]:
-    """Return the operands of `problem`, where the backend computes: those of the check, then those of the timing."""
+    """Return the operands for the check of `problem` and those for its timing, where the backend computes."""
     product = Product(backend, row, device, problem, np.random.default_rng(problem.n))
     return product, measure.random_operands(backend, device, product.problem)
 
@@ -41,8 +41,9 @@ def answer(request: Line) -> Iterator[Line]:
     """Check and time the candidate of `request`.
 
     The candidate is `kernel` with `params`. It is timed for about `budget` seconds, in turns with the same kernel with
-    the parameters `against`, unless `against` is null. A candidate that is the best one so far must also pass the short
-    checks of gemm.select.verify, unless the request says `verified`. A request without a kernel only loads the driver.
+    the parameters `against`, unless `against` is null. Timing stops early if the candidate is much slower than `stop`,
+    the seconds of the fastest row so far. A candidate that is the best one so far must also pass the short checks of
+    gemm.select.verify, unless the request says `verified`. A request without a kernel only loads the driver.
 
     The answer has a line {"step": "begin", "what": ...} for each stage. The last line is {"step": "trial", "seconds",
     "ratio"} or {"step": "trial", "failed": cause}. The ratio is candidate's time ÷ time of `against`, or null.
@@ -90,10 +91,11 @@ def _tried(backend: Backend, device: Device, row: Kernel, request: Line) -> Iter
 
 
 def _timed(field: Sequence[Callable[[int], float]], stop: float | None, budget: float) -> tuple[float, float | None]:
-    """Return the median seconds of the first of `field`, and the median over rounds of its ratio to the second one.
+    """Return the median seconds of field[0], and the median over the rounds of the ratio field[0] / field[1].
 
-    The functions of `field` run a given number of products in a row and return their mean seconds. The ratio is None if
-    there is no second one. Timing stops after two rounds if the first one is `HOPELESS` times as slow as the best.
+    Each function in `field` runs a given number of products and returns their mean seconds. The ratio is None if there
+    is no field[1]. Timing stops after two rounds if field[0] is more than `HOPELESS` times as slow as field[1] or
+    `stop` in both rounds.
     """
     ending = time.perf_counter() + budget
     rounds = [[sample(1) for sample in field]]

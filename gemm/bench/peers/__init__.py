@@ -28,11 +28,11 @@ class Peer(ABC):
     The constructor loads the library and raises Absent if that fails.
 
     Attributes:
-        name: as in tables and JSON.
+        name: its name in tables and JSON.
         about: library, version and file, as far as the library provides them.
         compiled: whether the timed loop is compiled code instead of Python.
-        batches: whether the library has a function for stacks of products. A loop over its matrix product does not
-            count.
+        batches: whether the library has a function for stacks of products. A Python loop over its function for one
+            product does not count.
         most_threads: the largest number of threads; None without a limit.
         awake: whether the peer has multiplied before. Libraries load code in the first call, which must not be timed.
     """
@@ -54,7 +54,7 @@ class Peer(ABC):
 
         Args:
             a, b, out: (m, k), (k, n) and (m, n); or (batch, m, k), (batch, k, n) and (batch, m, n), where b may be one
-                (k, n) for all products. The columns of a row are contiguous.
+                (k, n) for all products. The last axis of each has a stride of one element.
 
         Raises:
             Unable: there is no such function. TypeError, ValueError or RuntimeError, here or from the first call of
@@ -81,7 +81,7 @@ def module(name: str) -> Any:
 
 
 def made(makers: Iterable[tuple[str, Callable[[], T]]]) -> tuple[list[T], dict[str, str]]:
-    """The peers that the functions `makers` load, and {name: why it is missing}."""
+    """Call the functions of `makers`, pairs (name, function). Returns the peers, and {name: why it is missing}."""
     found, absent = [], {}
     for name, make in makers:
         try:

@@ -76,7 +76,7 @@ def address(array: np.ndarray) -> Any:
 
 
 class Cblas(Peer):
-    """A library with cblas_sgemm, cblas_dgemm and so on, as far as it has them. Most libraries use 32-bit integers."""
+    """A library with cblas_sgemm, cblas_dgemm and so on, or some of them. wide: its integers have 64 bits, not 32."""
 
     compiled = True
 
@@ -84,7 +84,7 @@ class Cblas(Peer):
         self.name, self._symbol, self._bits = name, symbol, 64 if wide else 32
         native()
         try:
-            self._library = ctypes.CDLL(path)  # ctypes' default RTLD_LOCAL, because libraries define the same symbols
+            self._library = ctypes.CDLL(path)  # with RTLD_LOCAL, the default: libraries define the same symbols
         except OSError as error:
             raise Absent(f"{path}: {error}") from error
         if not self._function("sgemm"):
@@ -93,7 +93,7 @@ class Cblas(Peer):
         setters = ((getattr(self._library, setter, None), kind) for setter, kind in _THREAD_SETTERS)
         self._setter = next(((function, kind) for function, kind in setters if function is not None), None)
         if self._setter is None:
-            self.most_threads = 1  # the user must set one thread in the environment; "cores" in the results shows it
+            self.most_threads = 1  # the user must set this in the environment; "cores" in the results shows a mistake
         self.about = f"{self._version()} ({Path(path).name})".strip()
 
     def _function(self, name: str) -> int | None:
@@ -139,8 +139,9 @@ def mkl() -> Cblas:
     """MKL from its single dynamic library, in the mkl package of PyPI or in the system.
 
     The default of $MKL_THREADING_LAYER is INTEL, but GNU if PyTorch is loaded. PyTorch loads libgomp, which also
-    exports the functions of Intel's OpenMP. MKL then runs on both runtimes and gives WRONG results with two or more
-    threads. (MKL avoids this by silently overriding the variable.) To time MKL on its own OpenMP, run without PyTorch.
+    exports the functions of Intel's OpenMP. On the layer INTEL, MKL would then run on both runtimes and give WRONG
+    results with two or more threads. This function therefore replaces INTEL by GNU if PyTorch is loaded. (MKL itself
+    also overrides the variable silently.) To time MKL on its own OpenMP, run without PyTorch.
     """
     with_torch = "torch" in sys.modules
     layer = "GNU" if with_torch else "INTEL"

@@ -22,14 +22,14 @@ class DevicePeer:
     """A library on a device.
 
     Attributes:
-        name: as in tables and JSON.
+        name: its name in tables and JSON.
         about: library and version.
         device: the device that multiplies.
         send: send(array) copies an array to the device.
-        multiply: multiply(a, b, out) enqueues a product of arrays that `send` returned. It raises Unable if there is
-            no such function.
+        multiply: multiply(a, b, out) enqueues a product of arrays that `send` returned. It raises Unable if the library
+            has no function for the product.
         finish: wait until all enqueued work has finished.
-        fetch: fetch(array, out) copies an array of the device into `out` after all enqueued work.
+        fetch: fetch(array, out) waits for all enqueued work and copies a device array into the host array `out`.
     """
 
     name: str

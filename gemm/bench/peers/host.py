@@ -32,7 +32,7 @@ def set_numpy_threads(count: int) -> None:
 class PyTorch(Peer):
     """torch.mm(out=) and torch.bmm(out=) on tensors that share the arrays' memory, without autograd.
 
-    If one b belongs to all products, torch.matmul computes them as a single product. int8 uses torch._int_mm.
+    If all products of a stack share one b, torch.matmul computes them as a single product. int8 uses torch._int_mm.
     """
 
     name = "torch"
@@ -82,7 +82,7 @@ class BlisWheel(Peer):
 
 
 PEERS: dict[str, Callable[[], Peer]] = {"torch": PyTorch, "mkl": mkl, "blis": blis, "blis-wheel": BlisWheel}
-"""The peers in the order in which they are loaded: PyTorch first, because `mkl` chooses its threading layer for it."""
+"""The peers in the order in which they are loaded. `mkl` chooses its threading layer by whether PyTorch is loaded."""
 
 
 def load(names: Collection[str]) -> tuple[list[Peer], dict[str, str]]:

@@ -18,7 +18,7 @@ class Finding(NamedTuple):
         severity: "error": something does not work. "warning": something works less well, or unsafely. "note": nothing
             is wrong, but the user may not know this.
         what: the finding, in one line.
-        why: its consequence.
+        why: the cause or the consequence of the finding.
         remedy: what to do, or "".
         about: a key of gemm.core.errors.PAGES, which selects the page of the documentation.
     """

@@ -22,7 +22,7 @@ VENDORS = "/etc/OpenCL/vendors"
 PHONE = "/vendor/lib64"
 """The folder of a phone's own OpenCL library."""
 WRONG = ("cannot be imported", "newer than PoCL's compiler", "NVRTC")
-"""Words in the cause of a failure that require action even on a machine without a GPU."""
+"""If the cause of a failure contains one of these words, the user must act even on a machine without a GPU."""
 
 
 def permissions() -> Iterator[Finding]:
@@ -39,7 +39,7 @@ def permissions() -> Iterator[Finding]:
 
 
 def _group(file: str) -> str:
-    import grp  # imported here because Windows lacks this module; it has no such device files either
+    import grp  # not at the top of the file, because Windows lacks this module (and the device files)
 
     try:
         return grp.getgrgid(os.stat(file).st_gid).gr_name

@@ -26,11 +26,11 @@ from gemm.select import calibration, worker
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",
           "GEMM_TEST_REQUIRE")  # fmt: skip
-"""Variables of the build and of the tests, which are valid, too."""
+"""Variables that only the build and the tests read. They are valid, too."""
 LEAST = 64 << 20
-"""Bytes that should be free. The compiled kernels of an H200 take some ten MiB."""
+"""Bytes that should be free in the cache folder. The compiled kernels of an H200 take about ten MiB."""
 UNPICKLING = ("pyopencl", "pytools")
-"""Libraries that unpickle the files in their folders in the user's cache."""
+"""Libraries that have folders in the user's cache folder and unpickle the files in them."""
 
 
 def variables() -> Iterator[Finding]:
@@ -124,7 +124,7 @@ def cache() -> Iterator[Finding]:
 
 
 def caches_of_others() -> Iterator[Finding]:
-    """Find cache folders of pyopencl and pytools that others may write to: unpickling a file can run code in it."""
+    """Find cache folders of UNPICKLING that other users may write to. Unpickling a file can run code from the file."""
     if os.name != "posix":
         return
     for name in UNPICKLING:

@@ -21,7 +21,7 @@ IN_A_ROW = 8
 
 
 class Product:
-    """The operands of one product, where the backend computes, and a check of its results.
+    """The operands of one product, in the memory where the backend computes, and a check of the product's results.
 
     Each row of a has a few elements that are 1 or -1; its other elements are 0. The elements of b are 1 or -1. The
     elements of c are -8 … 8. Unsigned types have 0 instead of -1, and c of 0 … 8. Every sum of such products is exact.
@@ -48,11 +48,10 @@ class Product:
         self.problem = replace(problem, device=where)
 
     def prepare(self, kernel: Kernel, count: int) -> None:
-        """Make `count` outputs of `kernel`. Every fourth one is of a product that adds c.
+        """Make the outputs of `count` launches of `kernel`. Every fourth launch adds c to the product.
 
-        Each output is a window of a larger array, the frame, which is filled with a poison value.
-
-        The rows of a window begin at multiples of 16 bytes.
+        Each output is a window of a larger array, the frame, which is filled with a poison value. Each row of the
+        window begins 16 bytes after the beginning of a row of the frame.
         """
         side, (*lead, m, n) = self._side, self.sent_c.shape
         self.frame = poisoned(self.dtype, (*lead, m + 2, n + 2 * side))
@@ -113,11 +112,14 @@ def in_a_row(backend: Backend, device: Device, jobs: Sequence[tuple[Kernel, Prob
 
 
 _NARROW = 64
-"""Columns of d and rows of f, the results of a chain's second products."""
+"""Number of columns of d and number of rows of f, the last results of a chain (see `chain`)."""
 
 
 def _next(kernel: Kernel) -> Kernel | None:
-    """Return the kernel for products of the results of `kernel`: itself if it can, else the simplest of their type."""
+    """Return a kernel that multiplies the results of `kernel`; None if there is none.
+
+    It is `kernel` itself if its operands have the type of its results, else the simplest kernel of that type.
+    """
     dtype, types = types_of(kernel)
     own = dtype == types[0] == types[1] and not kernel.inputs
     return kernel if own else simplest(kernel.backend, kernel.dtype)
@@ -150,7 +152,7 @@ class _Chain:
             self.first = None
         m, n, k = problem.m, problem.n, problem.k
         # At most SPARSE columns of v have an element other than 0. The other columns of x = u·v are 0. No sum of
-        # c = x·b therefore has more than SPARSE terms.
+        # c = x·b therefore has more than SPARSE terms other than 0.
         self.v = np.zeros((8, k), self.types[0])
         self.places = dice.permutation(k)[:SPARSE]
         self.v[dice.integers(0, 8, len(self.places)), self.places] = 1
@@ -197,7 +199,7 @@ class _Chain:
             self._multiply(self.second, g, c, f)
 
     def check(self, what: str) -> None:
-        """Raise Mismatch unless d and f are correct both times."""
+        """Raise Mismatch unless d and f of both launches of the chain are correct."""
         rows, e, g = wide(self.b[self.places]), wide(self.e), wide(self.g)
         for turn, (x, d, f) in enumerate(zip(self.xs, self.ds, self.fs, strict=True)):
             right = {"d = c·e": (d, matmul(x, matmul(rows, e))), "f = g·c": (f, matmul(matmul(g, x), rows))}
@@ -212,13 +214,12 @@ def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], pr
 
         x = u·v, c = x·b, d = c·e, f = g·c
 
-    The second time has another u. It overwrites x and c while products of the first time may still read them.
+    The second chain has another u. It overwrites x and c while products of the first chain may still read them.
 
-    - The first of `kernels` computes c.
-    - The second one computes d and f. If it is missing or None, the first one does so if it can multiply its own
-      results, else the simplest kernel of their type.
-    - The simplest kernel of the type of x computes x. If there is none, x is not computed: two versions of x are copied
-      to the device.
+    - kernels[0] computes c.
+    - kernels[1] computes d and f. If it is missing or None, `_next(kernels[0])` computes them.
+    - The simplest kernel of the type of x computes x. If there is none, x is not computed: the host computes one x for
+      each chain, and both are copied to the device before the launches.
 
     Each column of e and each row of g has a single element other than 0. Each element of d and f therefore depends on
     exactly one element of c.
@@ -227,7 +228,7 @@ def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], pr
         far: the distance between rows of c is so large that the last row begins beyond 2**31 elements.
 
     Returns:
-        False if the batch is not 1 or a kernel is missing (see `unlinked`), else True.
+        True; or False, without a launch, if the batch is not 1 or no second kernel can run (see `unlinked`).
 
     Raises:
         Mismatch, KernelFailed, MemoryError.

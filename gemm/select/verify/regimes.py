@@ -1,9 +1,9 @@
 """The regimes of a kernel on a device: the paths that its launches can take, and a small product for each path.
 
-A GPU kernel takes different paths if the result has more tiles than run at the same time, if the last wave is partial,
-and if k is cut into parts. `launched` returns the path of a product, from the same launch arithmetic as the launch.
-`regimes` does the inverse: it finds a small product for each path. Both functions are pure. Their results depend only
-on the row of the catalog and the properties of the Device.
+The path of a GPU kernel depends on three facts: whether the result has more tiles than run at the same time, whether
+the last wave is partial, and whether k is cut into parts. `launched` computes the path of a product with the same
+arithmetic as the launch itself. `regimes` does the inverse: it finds a small product for each path. The results of both
+functions depend only on the row of the catalog and the properties of the Device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Launched(NamedTuple):
         at_once: number of tiles that run at the same time. A persistent kernel has this number of clusters, which
             compute all tiles.
         parts: number of parts into which k is cut.
-        shared: all thread blocks share the last tiles along k (stream-K).
+        shared: the tiles of a partial last wave are divided, along k, among all thread blocks (stream-K).
     """
 
     tiles: int
@@ -67,7 +67,7 @@ def launched(kernel: Kernel, device: Device, problem: Problem) -> Launched:
         return Launched(tiles, units, -(-k // share), False)
     tiles, members = launch_arithmetic.groups(kernel, m, n, problem.batch), kernel.params.get("MULTICAST", 1)
     parts = 1 if ordered else launch_arithmetic.parts(kernel, tiles, k, units)
-    separate = launch_arithmetic.OVERLAPPING not in device.features  # before Hopper, each part is a separate block
+    separate = launch_arithmetic.OVERLAPPING not in device.features  # before Hopper, parts of k are separate blocks
     joined = members if separate else members * parts
     room = launch_arithmetic.room(units, launch_arithmetic.resident(kernel), joined)
     shared = not ordered and parts == 1 and launch_arithmetic.shared(kernel, tiles, k, units) > 0
@@ -102,7 +102,7 @@ def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
         way, (m, n, k) = launched(kernel, device, problem), (problem.m, problem.n, problem.k)
-        # A check takes most of its time to make and to compare the elements of a, b and of 8 outputs.
+        # A check spends most of its time on making the elements of a and b, and on comparing those of 8 outputs.
         elements = problem.batch * (m * k + k * n + 8 * m * n)
         name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), elements)
         if name not in best or rank < best[name][0]:
@@ -127,7 +127,10 @@ def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
 
 
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
-    """Yield products whose numbers of tiles are near to whole and half waves, for each number of parts of k."""
+    """Yield products of a few tiles, and of about 1/2, 1, 3/2, 2 and 3 waves of tiles.
+
+    The number of tiles in a wave depends on the number of parts of k. All such numbers are tried.
+    """
     units, p = units_of(device), kernel.params
     most = max(p.get("parts", 0), 1)
     if "sm_count" in device.limits:
@@ -151,9 +154,10 @@ def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
 
 
 def _shape(kernel: Kernel, count: int, batch: int) -> tuple[int, int, int] | None:
-    """Return (batch, m, n) of a nearly square product of `count` tiles whose last tiles are three quarters full.
+    """Return (batch, m, n): nearly square products of `count` tiles in all, whose edge tiles are three quarters full.
 
-    Returns None if there is no such product.
+    If a tile of the kernel holds several products (STACK > 1), return a batch that nearly fills `count` tiles. Returns
+    None if there are no such products.
     """
     p = kernel.params
     if p.get("STACK", 0) > 1:

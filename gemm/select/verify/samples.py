@@ -14,7 +14,7 @@ from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView, Problem
 
 FAR = 1 << 31
-"""Number of elements from which offsets do not fit into 32 bits (signed)."""
+"""The least offset in elements that does not fit into a signed 32-bit integer."""
 SPARSE = 96
 """Greatest number of elements other than 0 in a row of a. A sum of this many ones fits into int8 and is exact in every
 type."""
@@ -37,10 +37,10 @@ def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tupl
 
 
 def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], letter: str = "N") -> np.ndarray:
-    """Return random elements 1 and -1, or 1 and 0 for unsigned types; both parts of complex elements are so.
+    """Return an array of random elements: 1 or -1; 1 or 0 for unsigned types. Complex elements have two such parts.
 
     Args:
-        letter: the layout; "T" means contiguous along the second-last axis.
+        letter: the layout: "N" for unit stride along the last axis, "T" along the second-last axis.
     """
     if letter == "T":
         return np.swapaxes(ones(dice, dtype, (*shape[:-2], shape[-1], shape[-2])), -1, -2)
@@ -78,17 +78,17 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def times(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return x·y with sums in float64 or complex128. Widens only some rows of x at a time, to save memory."""
+    """Return x·y with sums in float64 or complex128. To save memory, only some rows of x are widened at a time."""
     some = max(1, (1 << 18) // max(1, x.shape[-1]))
     parts = [matmul(wide(x[..., row : row + some, :]), y) for row in range(0, max(1, x.shape[-2]), some)]
     return np.concatenate(parts, -2)
 
 
 def on_device(backend: Backend, device: Device, x: np.ndarray, letter: str = "N") -> Any:
-    """Copy `x` to where the backend computes: a DeviceView in device memory, or an array if it computes in host memory.
+    """Return a copy of `x` in the memory where the backend computes: a DeviceView, or an ndarray for host memory.
 
     Args:
-        letter: the layout of the copy; "T" means contiguous along the second-last axis.
+        letter: the layout of the copy: "N" for unit stride along the last axis, "T" along the second-last axis.
     """
     if letter == "T":
         copy = on_device(backend, device, np.swapaxes(x, -1, -2))

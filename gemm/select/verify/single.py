@@ -1,6 +1,7 @@
-"""Checks of single products: random operands against the error bound of the numerical contract, and ordered bits.
+"""Checks of single products: the error bound of the numerical contract, and the bits of ordered accumulation.
 
-The bits of reproducible products are checked with fixed operands, by the hash of their product by ordered accumulation.
+The error bound is checked with random operands. The bits are checked with fixed operands and reproducible=True: the
+hash of the result must be the known hash of their ordered product.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def beyond(kernel: Kernel) -> tuple[Case, ...]:
     """Return cases that exercise paths of a GPU kernel which the short cases may miss.
 
     - a product of more than one tile along m and along n
-    - if the kernel can share tiles along k: a product with a k large enough for that
+    - if the kernel can divide the last tiles along k among thread blocks: a product whose k is large enough for that
     - if the kernel takes pointer batches: the cases APART
     """
     p = kernel.params
@@ -139,9 +140,9 @@ def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
 def _within(
     out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, kernel: Kernel
 ) -> bool:  # fmt: skip
-    """Whether each element, or each part of a complex element, is within the error bound. NaN is not."""
+    """Whether each element, or each part of a complex element, is within the error bound. NaN never is."""
     dtype = out.dtype
-    if dtype.kind == "c":  # real parts, then imaginary parts, as products of real numbers with twice the k
+    if dtype.kind == "c":  # compute the real parts, then the imaginary parts, as real products with k' = 2k
         left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
         right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
         thirds = (None, None) if c is None else (c.real, c.imag)
@@ -203,7 +204,7 @@ shares no code with the package."""
 
 
 def ordered_hash(backend: Backend, kernel: Kernel, device: Device) -> str:
-    """Return the SHA-256 of the result of `kernel` for `ordered_case` with reproducible=True."""
+    """Return the SHA-256 of the result that `kernel` computes for `ordered_case` with reproducible=True."""
     types_of(kernel)  # registers the name bfloat16 with NumPy
     a, b, c = ordered_case(kernel.dtype)
     out = np.empty_like(c)
@@ -219,7 +220,10 @@ def bits_hash(out: np.ndarray) -> str:
 
 
 def has_bits(kernel: Kernel, device: Device) -> bool:
-    """Whether `check_bits` applies: `kernel` has ordered accumulation on `device` and operands of its result's type."""
+    """Whether `check_bits` applies.
+
+    It does if `kernel` has ordered accumulation on `device`, and its operands have the type of its results.
+    """
     return kernel.ordered and not kernel.inputs and not set(kernel.ordered_needs) - device.features
 
 

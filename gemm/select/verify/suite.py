@@ -89,19 +89,20 @@ def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tr
     """Return the checks as (name, function) in their order. A function raises Mismatch if its check fails.
 
     All kernels have checks of single products against the error bound. If the device reports its number of units, there
-    are two more kinds of checks: launches in a row of each regime (`regimes`), and a chain of dependent products whose
-    launches may overlap. The chain is in the regime with the fewest FLOPs.
+    are two more kinds of checks: for each regime (`regimes`), several launches one after the other without waiting; and
+    a chain of dependent products whose launches may overlap. The chain is in the regime with the fewest FLOPs.
 
     `full` adds:
 
     - more single products, and regimes of batches
-    - the chain in the regime with the most FLOPs instead, and a chain with the simplest kernel of the type
-    - a chain whose c reaches beyond 2**31 elements, if the device has four times the memory that it needs
-    - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. They use only a few
-      pages of memory.
+    - the chain in the regime with the most FLOPs, not with the fewest, and a second chain in this regime, with the
+      simplest kernel of the type
+    - a chain whose c reaches beyond 2**31 elements, if the device has four times the memory that this c needs
+    - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. These operands use
+      only a few pages of memory.
 
-    Kernels with ordered accumulation also have a check of their ordered bits. `left_out` returns the checks that are
-    missing.
+    Kernels with ordered accumulation also have a check of their ordered bits. `left_out` returns the checks that this
+    kernel or this device cannot run, and which are therefore not in the result.
     """
     cases = (FULL if full else QUICK) + beyond(kernel)
     found: list[Check] = [(str(case), partial(check_single, backend, kernel, device, case)) for case in cases]
@@ -123,7 +124,7 @@ def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tr
 def _chains(
     backend: Backend, kernel: Kernel, device: Device, single: dict[str, Problem], *, full: bool
 ) -> Iterator[Check]:
-    """Yield the checks of chains, each with one of the regimes `single`."""
+    """Yield the checks of chains. Each chain is in one of the regimes `single`, which come from `_links`."""
     several = [problem for name, problem in single.items() if "one wave" not in name] or [*single.values()]
     easiest, *_, hardest = sorted((several[0], *several), key=lambda problem: problem.flops)
     yield "a chain", partial(chain, backend, device, (kernel,), hardest if full else easiest, (2,))
@@ -135,7 +136,7 @@ def _chains(
 
 
 def _links(ways: dict[str, Problem]) -> dict[str, Problem]:
-    """Return the regimes that chains can use: single products that need not be reproducible."""
+    """Return the regimes in which chains can be: those of products with batch 1 and reproducible=False."""
     return {name: problem for name, problem in ways.items() if problem.batch == 1 and not problem.reproducible}
 
 
@@ -158,8 +159,8 @@ def left_out(kernel: Kernel, device: Device, *, full: bool = True) -> dict[str, 
 def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds: float, seed: int) -> Iterator[str]:
     """Run random regimes of random kernels for `seconds`, and yield a description of each test that passes.
 
-    A test launches up to three kernels in turns, in a row, or it launches a chain. Test number i depends only on `seed`
-    and i. Raises Mismatch, KernelFailed.
+    A test is either `in_a_row` with one to three kernels, or a `chain`. Test number i depends only on `seed` and i.
+    Raises Mismatch, KernelFailed.
     """
     able = [kernel for kernel in kernels if not unable(kernel, device) and regimes(kernel, device)]
     until, number = time.monotonic() + seconds, 0
@@ -183,7 +184,7 @@ def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds:
 
 
 def _varied(kernel: Kernel, device: Device, dice: np.random.Generator) -> Problem:
-    """Return a product of a random regime, or one with sizes near to it."""
+    """Return the product of a random regime. In half of the cases its sizes are changed by up to one half."""
     found = list(regimes(kernel, device).values())
     problem = found[dice.integers(len(found))]
     if dice.integers(2):
