@@ -70,7 +70,7 @@ static int grow(table *t) {
     return 1;
 }
 
-/* Frees the place `gap`, and moves later entries that a search would no longer find. */
+/* Frees the place `gap`. Moves later entries that a search would not find any more because it ends at a free place. */
 static void leave(table *t, uint32_t gap) {
     for (uint32_t at = (gap + 1) & t->mask; t->places[at]; at = (at + 1) & t->mask) {
         const uint32_t wanted = (uint32_t)t->hashes[t->places[at] - 1] & t->mask;
