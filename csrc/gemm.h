@@ -89,7 +89,7 @@ typedef struct gemm_kernel {
     const char *name;
     int32_t a_size, b_size, c_size, sum_size; /* of a, b, c (and out) in matrices, and of the sum type */
     int32_t a_packed, b_packed;               /* of a and b in panels */
-    int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group; 1 for float, double */
+    int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group, which is 1 for float, double */
     int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;
     gemm_pack_function *pack_a, *pack_b;
@@ -126,7 +126,7 @@ typedef struct gemm_strides {
 typedef struct gemm_plan {
     const gemm_kernel *kernel;
     int64_t m, n, k;
-    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc. They do not affect the result's bits. */
+    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc. All sizes give the same bits. */
     int32_t threads;    /* upper limit, including the calling thread */
     int32_t prepacked;  /* the pointer to b is the output of gemm_prepack, not a matrix */
     int32_t ordered;    /* reproducible=True: sums of matrix-vector products are not split over k either */
@@ -175,7 +175,7 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
  * are at most 64 axes, outermost first; the copy is fastest if the elements of the innermost axis are contiguous.
  *
  * The copy has a thread pool of its own, separate from the pool of products. While a product runs, a copy uses only
- * threads that the product leaves free: gemm_get_num_threads() limits the sum of both numbers of threads.
+ * threads that the product leaves free: together, both use at most gemm_get_num_threads() threads.
  *
  * `stream` selects stores that bypass the caches, if the CPU has them. Set it for large data that is not read again
  * soon. */

@@ -8,7 +8,7 @@
 
 #ifdef __GNUC__
 #define EXPORT __attribute__((visibility("default")))
-#define REPLACEABLE __attribute__((weak)) /* a program may define its own, even if it links the static library */
+#define REPLACEABLE __attribute__((weak)) /* a program may define its own function, even with the static library */
 #else
 #define EXPORT
 #define REPLACEABLE
@@ -93,7 +93,8 @@ static void strided(const char *routine, const blas_call *x, const void *a, cons
         blas_run_strided(x, a, b, c, strides, count);
 }
 
-/* The arguments of cblas_?gemm_batch. alpha, a, b, beta and c point to any of the four types. */
+/* The arguments of cblas_?gemm_batch. alpha, a, b, beta and c point to any of the four types. `count` is the number of
+ * groups, `sizes` is the number of products of each group. */
 typedef struct groups {
     blas_type type;
     int layout;

@@ -47,8 +47,8 @@ gemm_block gemm_block_of(const gemm_subproblem *sub, const gemm_blocking *blocki
 /* Computes a subproblem in the calling thread. `workspace` is aligned and has blocking->bytes bytes. */
 void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, char *workspace);
 
-/* The kc that the driver uses: plan->kc, or less if the pieces of k then have nearly equal sizes. It depends only on
- * the plan. Therefore prepacked panels are valid for any number of threads. */
+/* The kc that the driver uses: plan->kc, or less, so that k is split into pieces of nearly equal size. It depends only
+ * on the plan. Therefore prepacked panels are valid for any number of threads. */
 int64_t gemm_depth(const gemm_plan *plan);
 
 static inline int64_t min64(int64_t x, int64_t y) {

@@ -69,7 +69,7 @@ typedef struct pool {
     int64_t refused;               /* when the system last refused to start a worker, by now_ns; 0: never */
     int64_t saved_ns;              /* time that threads have recently saved, at most MAX_LOSS_NS */
     int64_t backoff_start;         /* when saved_ns last became negative */
-    atomic_int in_use;             /* threads of the current call; 0: no call uses the pool, or it has yet to begin */
+    atomic_int in_use;             /* threads of the current call; 0: there is no call, or a call is about to begin */
     atomic_llong last;             /* end of the last call that was long enough for threads, by now_ns */
     gemm_semaphore wake, finished; /* for sleeping workers and for the sleeping caller */
     atomic_int cpu;                /* CPU of the calling thread when the call began; -1: unknown */
@@ -78,7 +78,7 @@ typedef struct pool {
     gemm_work *work;
     void *context;
     int64_t count;
-    /* The number of free slots, which is also the slot that the next worker takes. 0: no worker can join the call. */
+    /* The number of free slots. It is also the number of the slot that the next worker takes. 0: no worker can join. */
     _Alignas(LINE) atomic_int free_slots;
     atomic_int to_wake;               /* sleeping workers that the current call still needs */
     atomic_int asleep;                /* workers that wait for `wake`; to wake one, decrement this and post `wake` */

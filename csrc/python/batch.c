@@ -181,7 +181,8 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
     return result;
 }
 
-/* The callbacks for products that the engine does not compute; see run_doc.
+/* The callbacks of a run. `goes` returns whether `send` computes some products instead of the engine. `retry` computes
+ * products for which the engine had no memory.
  *
  * If `goes` is NULL, the engine computes all products without releasing the GIL. Nothing else keeps the operands alive
  * then.

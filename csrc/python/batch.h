@@ -8,7 +8,8 @@
 enum {
     /* The maximum numbers of pending products: MOST in general; MOST_NATIVE for CPU products, whose array headers
      * then stay in the CPU's cache; and MOST_ALIKE (order.h) for products of gemm_many that are stored as columns. A
-     * column is a list or tuple with one operand per product, or a single object that is the operand of all products. */
+     * column is a list or tuple with one operand per product, or a single object that is the operand of all
+     * products. */
     MOST = 4096,
     MOST_NATIVE = 1024,
     FEW = 64,       /* if fewer consecutive products are of one kind, products are added one by one */

@@ -1,9 +1,9 @@
 /* gemm._memo.Sequence: kernel launches that are prepared once and repeated with other addresses.
  *
  * gemm/backends/cuda/launch_plan.py makes the launch plan of a product. A Sequence stores the plan's functions,
- * grids and parameters. The parameters are bytes. Only the addresses, tensor maps and scalars in them differ between
- * products. A run is a few calls of the CUDA driver. Python passes the addresses of the driver's functions, so this file
- * need not link to a CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for interpreters
+ * grids and parameters. The parameters are bytes; only the addresses, tensor maps and scalars among them differ between
+ * products. A run is a few calls of the CUDA driver. Python passes the addresses of the driver's functions, so this
+ * file need not link to a CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for interpreters
  * without this extension.
  */
 #include "cuda.h"

@@ -2,8 +2,8 @@
  * Python code.
  *
  * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments except the arrays, alpha and beta).
- * The first lookup of a Memo uses the identities of the option objects, because a line of code passes the same
- * objects each time. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache
+ * The first lookup of a Memo uses the identities of the option objects, because a line of code that is executed again
+ * passes the same objects. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache
  * fills. If both lookups fail, or if the Memo does not know the product, the Python function computes the product,
  * with the same result.
  */

@@ -16,8 +16,8 @@
 #include <string.h>
 
 /* Returns the word that represents an array's element type in a signature. For NumPy's own types, it is NumPy's type
- * number. For other types, such as bfloat16, it is the address of the dtype object. gemm.frontend.plan_cache has checked
- * that this dtype object is the one that is never freed. Returns 0 for types that cannot be multiplied here. */
+ * number. For other types, such as bfloat16, it is the address of the dtype object. gemm.frontend.plan_cache has
+ * checked that this dtype object is the one that is never freed. Returns 0 for types that cannot be multiplied here. */
 static Py_ssize_t type_of(PyArrayObject *array) {
     const int number = PyArray_TYPE(array);
     if ((number >= NPY_BYTE && number <= NPY_CLONGDOUBLE) || number == NPY_HALF) return number;
@@ -215,8 +215,8 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Computes into `result` a product that needs more than the engine: a conversion of operands, a bias or an activation.
- * Returns 0 on failure; an error may or may not be set. */
+/* Computes a product with a conversion of operands, a bias or an activation, none of which the engine applies. Stores
+ * the product in `result`. Returns 0 on failure; an error may or may not be set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
     PyObject *own[OPERANDS] = {NULL}, *done = NULL;

@@ -4,9 +4,10 @@
  * 1. The ranges of addresses that are written are listed, and sorted by address if necessary. Results that were
  * created one after another are usually in order already.
  * 2. If neighbouring written ranges overlap, two products write the same memory.
- * 3. For each range that is read, a search finds the last written range that begins before its end. If any written
- * range overlaps it, this one does. The search is skipped if the span of all memory that is read does not overlap the
- * span of all memory that is written. An example are products whose a, b and out are pieces of three large arrays.
+ * 3. For each range that is read, a search finds the last written range that begins before the read range ends. If any
+ * written range overlaps the read range, that last one does. The search is skipped if the span of all memory that is
+ * read does not overlap the span of all memory that is written, for example if the products' a, b and out are pieces of
+ * three large arrays.
  *
  * Threads share all of this work except the sort.
  */
@@ -133,8 +134,8 @@ static written *sort(written *all, written *spare, int64_t count) {
     return all;
 }
 
-/* Returns the index of the last of `count` ranges that begins below `end`, or -1. `near` is the result of the
- * previous search. */
+/* Returns the index of the last range that begins below `end`, or -1 if none does. `all` has `count` ranges in order.
+ * `near` is the result of the previous search. */
 static int64_t last_before(const written *all, int64_t count, uintptr_t end, int64_t near) {
     /* Products that follow each other usually read neighbouring ranges. */
     for (int step = 0; step < 2 && near < count; step++, near++)

@@ -1,6 +1,6 @@
 /* A hash table with a maximum number of entries, for gemm._memo. In a full table, a new entry replaces an entry that
- * is chosen at random. If a program cycles through slightly more keys than fit, only some of its lookups fail; with
- * another choice, such as the oldest entry, all would fail. */
+ * is chosen at random. If a program cycles through slightly more keys than fit, only some of its lookups fail. If the
+ * new entry replaced the oldest entry instead, all of these lookups would fail. */
 #ifndef GEMM_PYTHON_TABLE_H
 #define GEMM_PYTHON_TABLE_H
 
