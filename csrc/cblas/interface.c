@@ -8,7 +8,7 @@
 
 #ifdef __GNUC__
 #define EXPORT __attribute__((visibility("default")))
-#define REPLACEABLE __attribute__((weak)) /* a program may define its own function, even with the static library */
+#define REPLACEABLE __attribute__((weak)) /* a program's own definition replaces it, even in the static library */
 #else
 #define EXPORT
 #define REPLACEABLE

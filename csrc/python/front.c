@@ -50,8 +50,8 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* Sorts a call's arguments into `given` and `option`. Returns 0 for wrong arguments; the Python function then raises
- * the error. */
+/* Distributes a call's arguments to `given` and `option`. Returns 0 for wrong arguments; the Python function then
+ * raises the error. */
 static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count,
                           PyObject **given, PyObject **option) {
     static const int last[] = {C, OUT, BIAS};

@@ -99,7 +99,7 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     pending *now = &self->now;
-    /* An earlier product failed before it became pending: its kind or the memory for entries is still there. */
+    /* An earlier product failed before it became pending, and left its kind or the memory for entries behind. */
     if (now->kind_count || now->entries) return 0;
     for (int operand = 0; operand < OPERANDS; operand++)
         if (!(given[operand] = gemm_column_item(columns[operand], start))) return -1;

@@ -347,7 +347,7 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     if (arguments[WIDE] != Py_None) fresh.wide = arguments[WIDE];
     if (fresh.wide && !PyObject_TypeCheck(fresh.wide, &PyArrayDescr_Type))
         return PyErr_Format(PyExc_TypeError, "`wide` is a dtype, or None");
-    if (self->era != arguments[BEGAN]) { /* another thread may call learn or forget during memo_clear */
+    if (self->era != arguments[BEGAN]) { /* memo_clear may let other threads call learn or forget */
         Py_XDECREF(memo_clear(object, NULL));
         PyObject *ended = self->era;
         Py_INCREF(arguments[BEGAN]);

@@ -27,7 +27,7 @@ static void widen(written *to, uintptr_t low, uintptr_t high) {
 /* The result of one job. */
 typedef struct {
     written read, written; /* all memory that is read, and written: from the lowest address to the highest */
-    int ascending;         /* the written ranges ascend, and none overlaps the one before */
+    int ascending;         /* the written ranges ascend, and none overlaps the previous one */
     int dependent;         /* a product reads memory that another product writes */
 } part;
 
@@ -119,7 +119,7 @@ static written *sort(written *all, written *spare, int64_t count) {
         const written x = all[i];
         if (!kept || all[kept - 1].low <= x.low)
             all[kept++] = x;
-        else if (kept < 2 || all[kept - 2].low <= x.low) /* the previous range is too high */
+        else if (kept < 2 || all[kept - 2].low <= x.low) /* the previous range is out of order, not x */
             spare[out++] = all[kept - 1], all[kept - 1] = x;
         else
             spare[out++] = x;

@@ -1,4 +1,4 @@
-/* alpha and beta as arguments of a C function, for gemm._memo. */
+/* Reads alpha and beta from Python objects, and rounds them. For gemm._memo. */
 #ifndef GEMM_PYTHON_SCALAR_H
 #define GEMM_PYTHON_SCALAR_H
 
