@@ -3,29 +3,31 @@
  * The first part of this header is the interface of a kernel: gemm_block, gemm_kernel. The second part is the interface
  * of the driver: gemm_plan, gemm_run and the functions after it. Terms:
  *
- *   tile      the elements of C that a kernel keeps in registers, at most MR rows and NR columns with packed operands
+ *   tile      the elements of C that a kernel keeps in registers; with packed operands, at most MR x NR elements
  *   panel     MR rows of a, or NR columns of b, packed in the order in which the kernel reads them
- *   block     the part of C that one kernel call computes: at most mc x nc elements, and kc steps along k
+ *   block     the part of C that one kernel call computes; with packed operands, at most mc x nc elements over at most
+ *             kc steps along k (see gemm_plan)
  *   raw sum   the accumulator of an element of C, before alpha, beta and c are applied
  *
- * A kernel computes one block of C, tile by tile in registers. Its operands fit the caches. A kernel allocates no
- * memory, starts no threads and does not query the machine. The driver (csrc/driver) does all of that. The driver does
- * no arithmetic: it only moves elements. Therefore the numerical contract concerns only the kernels. For each element:
+ * A kernel computes one block of C, tile by tile in registers. The block's operands fit the caches. A kernel allocates
+ * no memory, starts no threads and does not query the machine. The driver (csrc/driver) does all of that. The driver
+ * does no arithmetic: it only moves elements. Therefore the numerical contract concerns only the kernels. For each
+ * element (i, j) of the block:
  *
- *     acc = from[i,j] or +0                          from: raw sums of earlier k; exact, because they are not scaled
+ *     acc = from[i,j], or +0 if from == NULL         from: raw sums of earlier steps along k; not scaled, thus exact
  *     acc = fma(a[i,p], b[p,j], acc)                 for p = 0 ... k-1, in this order
- *     t   = alpha == 1 ? acc : alpha * acc           the product is rounded by itself
+ *     t   = alpha == 1 ? acc : alpha * acc           alpha * acc is rounded before the next line uses it
  *     to[i,j] = c == NULL ? t : fma(beta, c[i,j], t)
  *
- * Float and double: a kernel never reassociates a sum, splits it over k, flushes subnormals or skips a term. Every
- * kernel gives the same bits. There is one exception. If m = 1 and the columns of b are contiguous along k, a kernel
- * may split the sums over k, unless `ordered` is set. A kernel of these types must not pad k with zeros: a sum that
- * underflowed to -0 must stay -0, and adding +0 would change its sign.
+ * Float and double: a kernel never reassociates a sum, never splits a sum over k, never flushes subnormals and never
+ * skips a term. Every kernel gives the same bits. There is one exception. If m = 1 and b's stride along k is 1, a
+ * kernel may split the sums over k, unless `ordered` is set. A kernel of these types must not pad k with zeros: a sum
+ * that underflowed to -0 must stay -0, and adding +0 would change its sign.
  *
  * float16, bfloat16 and 8- and 16-bit integers: the sums have a wider type, the sum type. Integers wrap.
  *
- * Complex numbers: complex.h defines the order of operations. The exception above applies to them, too, and it covers
- * every product of a matrix and a vector, whatever the layout of the matrix.
+ * Complex numbers: complex.h defines the order of operations. For complex numbers, the exception above covers every
+ * product of a matrix and a vector, whatever the layout of the matrix.
  */
 #ifndef GEMM_H
 #define GEMM_H
@@ -43,19 +45,21 @@ typedef struct gemm_scalar {
     int64_t integer;
 } gemm_scalar;
 
-/* The arguments of one kernel call: a block of C of m x n elements. MR and NR are the rows and columns of the kernel's
- * tile. All strides count elements of their own operand. The kernel reads a and b as tiles of MR rows and NR columns:
+/* The arguments of one kernel call, which computes a block of m x n elements of C. MR and NR are the numbers of rows
+ * and columns of the kernel's tile. All strides count elements of their own operand. The kernel reads a in pieces of MR
+ * rows and b in pieces of NR columns, one piece of each per tile:
  *
  *   a[i,p] = a[i / MR * a_ts + i % MR * a_rs + p * a_ps]     packed: a_rs = 1, a_ps = MR, a_ts = MR * k
  *   b[p,j] = b[j / NR * b_ts + p * b_ps + j % NR]            packed: b_ps = NR, b_ts = NR * k
  *
  * If a is not packed, a_ts = MR * a_rs. If b is not packed, b_ts = NR. In the names of strides, r stands for row, c for
  * column, p for a step along k, t for tile. If the kernel's k_group is above 1, panels have the order that
- * gemm_pack_function describes, and a_ts and b_ts count k rounded up to a multiple of k_group.
+ * gemm_pack_function describes, and k in the formulas of a_ts and b_ts is rounded up to a multiple of k_group.
  *
  * Panels (packed operands) are aligned to 64 bytes, and zeros complete the last panel. The kernel never reads memory
  * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except for GEMM_UNPACKED_DOTS (m = 1 and
- * k > 1). The columns of `from`, c and `to` are contiguous. With k = 0 the kernel reads neither a nor b.
+ * k > 1). Each row of `from`, c and `to` is contiguous: the stride between their columns is 1. With k = 0 the kernel
+ * reads neither a nor b.
  */
 typedef struct gemm_block {
     int64_t m, n, k;
@@ -66,7 +70,7 @@ typedef struct gemm_block {
     void *to;         /* the kernel writes all m x n elements and nothing else */
     int64_t from_rs, c_rs, to_rs;
     const gemm_scalar *alpha, *beta;
-    int32_t raw;     /* store raw sums of the sum type to `to`: no alpha, no c */
+    int32_t raw;     /* `to` receives raw sums, of the sum type; alpha, beta and c are not applied */
     int32_t panels;  /* b is packed */
     int32_t ordered; /* no sum may be split over k */
 } gemm_block;
@@ -83,9 +87,9 @@ typedef void gemm_pack_function(void *to, const void *x, int64_t rs, int64_t ps,
  * (gemm/catalog). All sizes are bytes per element. */
 typedef struct gemm_kernel {
     const char *name;
-    int32_t a_size, b_size, c_size, sum_size; /* in memory; c_size is the size of c and of out */
-    int32_t a_packed, b_packed;               /* in panels */
-    int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group; 1 for float, double */
+    int32_t a_size, b_size, c_size, sum_size; /* of a, b, c (and out) in matrices, and of the sum type */
+    int32_t a_packed, b_packed;               /* of a and b in panels */
+    int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group, which is 1 for float, double */
     int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;
     gemm_pack_function *pack_a, *pack_b;
@@ -94,13 +98,13 @@ typedef struct gemm_kernel {
 /* The flags of a kernel:
  *
  *   UNPACKED_A      The kernel can read an unpacked a.
- *   UNPACKED_B      The kernel can read an unpacked b whose columns are contiguous (b_cs = 1).
- *   UNPACKED_DOTS   The kernel can read an unpacked b whose columns have any stride, if m = 1, k > 1 and b_ps = 1.
+ *   UNPACKED_B      The kernel can read an unpacked b whose rows are contiguous (b_cs = 1).
+ *   UNPACKED_DOTS   The kernel can read an unpacked b with any b_cs, if m = 1, k > 1 and b_ps = 1.
  *   FIXED_ORDER     The driver must not exchange a and b to compute the transposed product, because the result would be
- *                   rounded differently. Exception: n = 1 with UNPACKED_DOTS.
+ *                   rounded differently. Exception: n = 1 with UNPACKED_DOTS, unless the plan is `ordered`.
  *   MIXED           a and b have different types, so the driver cannot exchange them either.
  *   FAST_PANELS     The kernel is faster with packed operands. If n >= NR and b is packed, a must be packed, too.
- *   COMPLEX         An element is two numbers, and its alignment is the alignment of one number.
+ *   COMPLEX         An element consists of two real numbers. It is aligned like one real number.
  */
 enum {
     GEMM_UNPACKED_A = 1,
@@ -122,30 +126,31 @@ typedef struct gemm_strides {
 typedef struct gemm_plan {
     const gemm_kernel *kernel;
     int64_t m, n, k;
-    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc; no effect on the bits of the result */
+    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc. All sizes give the same bits. */
     int32_t threads;    /* upper limit, including the calling thread */
     int32_t prepacked;  /* the pointer to b is the output of gemm_prepack, not a matrix */
     int32_t ordered;    /* reproducible=True: sums of matrix-vector products are not split over k either */
     int32_t batch_ndim; /* 0 for a single product */
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
-    const gemm_block *direct; /* filled in by gemm_is_direct, or NULL, which is slower for small products */
-    int32_t accumulate; /* out holds raw sums of earlier k, and this product continues them. It requires alpha = 1,
-                           c = NULL, contiguous columns of out, and an out of the sum type. */
+    const gemm_block *direct; /* filled in by gemm_is_direct; or NULL: small products are then slower */
+    /* out holds raw sums of earlier steps along k, and this product continues them. It requires alpha = 1, c = NULL,
+     * out.column = 1 and an out of the sum type. */
+    int32_t accumulate;
 } gemm_plan;
 
 /* Returns whether the whole product is a single kernel call in the calling thread, without packing. If so, fills in
- * `block` for that call, except for the pointers. Store the block in plan->direct: gemm_run then skips this decision,
+ * `block` for that call, except for the pointers. If plan->direct points to the block, gemm_run skips this decision,
  * which is expensive compared with a small product. */
 int gemm_is_direct(const gemm_plan *plan, gemm_block *block);
 
 enum { GEMM_OK = 0, GEMM_NO_MEMORY = 1, GEMM_UNALIGNED = 2 };
 
-/* Computes out = alpha * a * b + beta * c. c is NULL exactly when beta is 0. c either has the same elements as out or
- * does not overlap out. Strides of inputs may be zero or negative. The function is re-entrant.
+/* Computes out = alpha * a * b + beta * c. c is NULL exactly when beta is 0. Either c is out itself, with the same
+ * strides, or c does not overlap out. Strides of inputs may be zero or negative. The function is re-entrant.
  *
- * Returns GEMM_OK; GEMM_NO_MEMORY if the workspace cannot be allocated; or GEMM_UNALIGNED if a pointer is not a
- * multiple of the size of a number. After an error, out is unchanged. */
+ * Returns GEMM_OK; GEMM_NO_MEMORY if the workspace cannot be allocated; or GEMM_UNALIGNED if the address of an operand
+ * is not a multiple of the size of a number. After an error, out is unchanged. */
 int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out, const gemm_scalar *alpha,
              const gemm_scalar *beta);
 
@@ -155,9 +160,9 @@ typedef struct gemm_place {
     void *out;
 } gemm_place;
 
-/* Computes `count` products with the same plan, scalars and bits as `count` calls of gemm_run. The products share one
- * choice of threads. Requirements: the plan is not `prepacked`; no out overlaps memory that another product reads or
- * writes; and either every product has c == out, or none has. */
+/* Computes `count` products with one plan, alpha and beta. The results have the same bits as those of `count` calls of
+ * gemm_run. The number of threads is chosen once for all products. Requirements: the plan is not `prepacked`; no out
+ * overlaps memory that another product reads or writes; and either every product has c == out, or none has. */
 int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
                   const gemm_scalar *beta);
 
@@ -170,7 +175,7 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
  * are at most 64 axes, outermost first; the copy is fastest if the elements of the innermost axis are contiguous.
  *
  * The copy has a thread pool of its own, separate from the pool of products. While a product runs, a copy uses only
- * threads that the product leaves free; gemm_get_num_threads() is the limit of both together.
+ * threads that the product leaves free: together, both use at most gemm_get_num_threads() threads.
  *
  * `stream` selects stores that bypass the caches, if the CPU has them. Set it for large data that is not read again
  * soon. */
@@ -181,25 +186,25 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
  * `slot` is the number of the executing thread; the calling thread has slot 0.
  *
  * `ns` is the estimated time of the whole loop on one thread, in nanoseconds. It determines how many threads are
- * worthwhile. `more_ns` is the same estimate for loops that the caller starts next: they also benefit from threads that
- * this loop wakes. */
+ * worthwhile. `more_ns` is the same estimate for the loops that the caller starts right after this one: those loops
+ * also benefit from threads that this loop wakes. */
 typedef void gemm_work(void *context, int64_t index, int slot);
 void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double more_ns);
 
 /* The maximum number of threads of a product of this process, including the calling thread.
  *
  * gemm_set_num_threads sets the number, gemm_get_num_threads returns it. A change takes effect with the next product,
- * even if its plan is older. The number 0, the default, means the number of CPUs that the calling thread may run on
- * when the product starts, but at most the argument of gemm_grant_threads. */
+ * even if that product's plan was made before the change. The number 0, the default, means the number of CPUs that the
+ * calling thread may run on when the product starts, but at most the number set by gemm_grant_threads. */
 int gemm_get_num_threads(void);
 void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
-/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one. The CPUs of
- * those threads are then free for other work. The default is 0. */
+/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one thread. This
+ * leaves `count` CPUs free for other work. The default is 0. */
 void gemm_leave_threads(int count);
 
 /* Instruction sets that this CPU and its operating system support: bit i of gemm_features() belongs to
- * gemm_feature_names[i]. A NULL ends the names. */
+ * gemm_feature_names[i]. A NULL ends the array. */
 enum {
     GEMM_AVX2 = 1,
     GEMM_FMA = 2,

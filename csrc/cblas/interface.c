@@ -8,7 +8,7 @@
 
 #ifdef __GNUC__
 #define EXPORT __attribute__((visibility("default")))
-#define REPLACEABLE __attribute__((weak)) /* a program may define its own, even if it links the static library */
+#define REPLACEABLE __attribute__((weak)) /* a program's own definition replaces it, even in the static library */
 #else
 #define EXPORT
 #define REPLACEABLE
@@ -22,7 +22,7 @@ EXPORT REPLACEABLE void cblas_xerbla(int position, const char *routine, const ch
     va_end(more);
 }
 
-/* The Fortran interface: a string without a terminator, and its length after the other arguments. */
+/* The Fortran interface: `routine` has no terminator, and its length is passed after the other arguments. */
 EXPORT REPLACEABLE void xerbla_(const char *routine, const int *position, size_t length);
 
 void xerbla_(const char *routine, const int *position, size_t length) {
@@ -72,7 +72,7 @@ static int trans_of(const char *letter) {
 static void fortran(const char *routine, const blas_call *x, const void *a, const void *b, void *c) {
     int wrong = blas_wrong_number(x);
     if (!wrong) wrong = blas_wrong_matrix(x, a, b, c);
-    wrong -= 1; /* Fortran's routines have no layout argument */
+    wrong -= 1; /* Fortran's routines have no layout argument, the first argument of cblas_?gemm */
     if (wrong > 0)
         xerbla_(routine, &wrong, 6);
     else
@@ -83,8 +83,8 @@ static void strided(const char *routine, const blas_call *x, const void *a, cons
                     const int64_t strides[3], int count) {
     int wrong = blas_wrong_number(x);
     if (!wrong) wrong = blas_wrong_matrix(x, a, b, c);
-    /* Here a's stride follows lda (argument 9) and b's stride follows ldb (11), so the numbers of later arguments are 1
-     * or 2 higher. */
+    /* In cblas_?gemm_batch_strided, a's stride follows lda (argument 9) and b's stride follows ldb (argument 11 of
+     * cblas_?gemm). The positions of later arguments are therefore 1 or 2 higher than in cblas_?gemm. */
     wrong += (wrong > 9) + (wrong > 11);
     if (!wrong && count < 0) wrong = 18;
     if (wrong)
@@ -93,7 +93,8 @@ static void strided(const char *routine, const blas_call *x, const void *a, cons
         blas_run_strided(x, a, b, c, strides, count);
 }
 
-/* The arguments of cblas_?gemm_batch. alpha, a, b, beta and c point to any of the four types. */
+/* The arguments of cblas_?gemm_batch. alpha, a, b, beta and c point to any of the four types. `count` is the number of
+ * groups, `sizes` is the number of products of each group. */
 typedef struct groups {
     blas_type type;
     int layout;
@@ -165,8 +166,8 @@ static void batch(const char *routine, const groups *all) {
      .alpha = scalar(TYPE, ALPHA, 0),                                           \
      .beta = scalar(TYPE, BETA, 0)}
 
-/* s, S: the letter of the type in BLAS. SCALAR: the type of alpha in CBLAS. AT: an operator that gives its address. T:
- * the type that pointers point to. */
+/* s, S: the letter of the type in BLAS. SCALAR: the type of alpha and beta in cblas_?gemm. AT: the operator that makes
+ * an address of a SCALAR; empty if SCALAR is a pointer. T: the type to which pointers to matrices point. */
 #define ROUTINES(s, S, SCALAR, AT, T)                                                                                  \
     EXPORT void cblas_##s##gemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int m, int n,     \
                                 int k, SCALAR alpha, const T *a, int lda, const T *b, int ldb, SCALAR beta, T *c,      \

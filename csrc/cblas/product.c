@@ -1,5 +1,6 @@
-/* Translates BLAS's products to plans for the driver. A column-major product is the row-major product of the
- * transposes, so the rows of the driver's result are always contiguous. Packing conjugates an operand if required. */
+/* Translates BLAS's products to plans for the driver. A column-major product is computed as the row-major product of
+ * the transposes (C^T = B^T * A^T). Therefore the rows of the driver's out are always contiguous. Packing conjugates an
+ * operand if required. */
 #include "product.h"
 
 #include <stdatomic.h>
@@ -9,7 +10,7 @@
 
 #include "gemm_cblas.h"
 
-/* The catalog's rows for BLAS's types on this architecture, in the order of speed. build.py generates rows.h. */
+/* The catalog's rows for BLAS's types on this architecture, the fastest first. build.py generates rows.h. */
 #define ROW(type, name, target, needs, mc, kc, nc) extern const gemm_kernel name;
 #include "rows.h"
 #undef ROW
@@ -29,7 +30,8 @@ static const row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* Every thread chooses the same row, so a race is harmless. */
+/* The row that is used for each type; NULL until it is chosen. All threads choose the same row, so a race is
+ * harmless. */
 static _Atomic(const row *) chosen[BLAS_TYPES];
 
 /* Returns the fastest row that this CPU can run. If GEMM_CPU_ISA names a target, rows of this target have priority. */
@@ -62,10 +64,10 @@ grant_threads(void) {
     if (wish && atoi(wish) > 0) gemm_grant_threads(atoi(wish));
 }
 
-/* Packs a conjugated operand. It conjugates a small piece at a time and calls the kernel's own packing function for
- * each piece. Therefore it does not depend on the order of elements in a panel, except for one property of all complex
- * kernels: in a panel of `width`, step p along k starts at p * width. Kernels may pack a product of a single step
- * differently. Therefore, unless k is 1, no piece has a single step. */
+/* Packs an operand and conjugates it. The function conjugates a small piece at a time and calls the kernel's own
+ * packing function for each piece. Therefore it does not depend on the order of elements in a panel, except for one
+ * property of all complex kernels: in a panel of `width` rows, step p along k starts at element p * width. Kernels may
+ * use another order if there is only one step. Therefore no piece has a single step, unless k is 1. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
         enum { CAPACITY = 512 };                                                                                      \
@@ -103,7 +105,7 @@ static int is_complex(const blas_call *x) {
     return x->type == BLAS_C || x->type == BLAS_Z;
 }
 
-/* Returns whether op(X) is stored row by row. */
+/* Returns whether op(X) is stored row by row. op(X) is the matrix X or its transpose, as `trans` says. */
 static int by_rows(const blas_call *x, int trans) {
     return (x->layout == CblasRowMajor) == (trans == CblasNoTrans);
 }
@@ -146,13 +148,13 @@ typedef struct task {
 
 static void set_scalars(task *t, const blas_call *x) {
     t->reads_c = !is_zero(&x->beta);
-    /* Without terms, a sum is +0. alpha = 1 keeps +0. If C is read, alpha = -0 makes the sum -0, which keeps the sign
-     * of beta * c. */
+    /* If the product does not read A and B, the driver gets k = 0, and all sums are +0. If C is not read, alpha = 1
+     * keeps the +0. If C is read, alpha = -0 makes the sum -0, because adding -0 keeps the sign of beta * c. */
     t->alpha = multiplies(x) ? x->alpha : (gemm_scalar){.re = t->reads_c ? -0.0 : 1};
     t->beta = x->beta;
 }
 
-/* Returns 0 if C does not change. */
+/* Makes the plan of a call. Returns 0 if there is nothing to compute because C does not change. */
 static int make_task(task *t, const blas_call *x) {
     if (!x->m || !x->n || (!multiplies(x) && is_one(&x->beta))) return 0;
     const row *row = row_of(x->type);
@@ -188,15 +190,15 @@ static int make_task(task *t, const blas_call *x) {
 static void run(task *t, const void *a, const void *b, void *c) {
     const void *left = t->swapped ? b : a, *right = t->swapped ? a : b, *addend = t->reads_c ? c : NULL;
     if (gemm_run(&t->plan, left, right, addend, c, &t->alpha, &t->beta) != GEMM_NO_MEMORY) return;
-    /* BLAS has no way to report a failure. Therefore retry with blocks so small that the driver's workspace fits its
+    /* BLAS has no way to report a failure. Therefore retry with blocks so small that the driver's workspace fits on the
      * stack. Block sizes do not affect the bits of the result. */
     gemm_plan frugal = t->plan;
     frugal.mc = frugal.kernel->mr, frugal.kc = 8, frugal.nc = frugal.kernel->nr, frugal.threads = 1;
     gemm_run(&frugal, left, right, addend, c, &t->alpha, &t->beta);
 }
 
-/* The most recent kind of product of each thread, with its plan. For small products, making a plan would take most of
- * the time. */
+/* Each thread's most recent call and its plan, which later calls with the same arguments (except alpha, beta and the
+ * matrices) use again. For small products, making a plan would take most of the time. */
 static _Thread_local struct {
     blas_call call;
     task task;
@@ -207,7 +209,7 @@ void blas_run(const blas_call *x, const void *a, const void *b, void *c) {
     if (multiplies(x) && !memcmp(&last.call, x, offsetof(blas_call, alpha))) {
         set_scalars(&last.task, x);
     } else {
-        last.call.layout = 0; /* a value that no legal call has */
+        last.call.layout = 0; /* no legal call has this layout: the stored plan is not used until it is complete */
         if (!make_task(&last.task, x)) return;
         if (gemm_is_direct(&last.task.plan, &last.block)) last.task.plan.direct = &last.block;
         if (multiplies(x)) last.call = *x;

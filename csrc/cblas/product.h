@@ -13,19 +13,21 @@ typedef struct blas_call {
     gemm_scalar alpha, beta;
 } blas_call;
 
-/* Return the position of the first illegal argument in cblas_?gemm, counted from 1, or 0. blas_wrong_number checks the
- * numbers. blas_wrong_matrix checks that the matrices' addresses are multiples of the size of a real number. */
+/* Return the position of the first illegal argument among the arguments of cblas_?gemm, counted from 1. Return 0 if no
+ * argument is illegal. blas_wrong_number checks all arguments except the matrices. blas_wrong_matrix checks that the
+ * matrices' addresses are multiples of the size of a real number. */
 int blas_wrong_number(const blas_call *x);
 int blas_wrong_matrix(const blas_call *x, const void *a, const void *b, const void *c);
 
-/* Compute legal products: blas_run a single one; blas_run_strided `count` products whose operands are `strides`
- * elements apart; blas_run_listed the products first, first + 1, ... of three lists of addresses. */
+/* Compute products whose arguments are legal. blas_run computes one product. blas_run_strided computes `count` products
+ * whose a, b and c are strides[0], strides[1] and strides[2] elements apart. For blas_run_listed, a, b and c are lists
+ * of addresses; it computes `count` products, whose matrices are entries first, first + 1, ... of the lists. */
 void blas_run(const blas_call *x, const void *a, const void *b, void *c);
 void blas_run_strided(const blas_call *x, const void *a, const void *b, void *c, const int64_t strides[3],
                       int64_t count);
 void blas_run_listed(const blas_call *x, const void *a, const void *b, const void *c, int64_t first, int64_t count);
 
-/* Returns entry i of a list of addresses, whatever its declared type. */
+/* Returns entry i of a list of addresses, whatever the list's declared type. */
 void *blas_listed(const void *list, int64_t i);
 
 #endif

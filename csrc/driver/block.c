@@ -19,21 +19,22 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
     const gemm_kernel *kernel = plan->kernel;
     const int64_t kc = gemm_depth(plan), n = round_up(plan->n, kernel->nr);
     for (int64_t p = 0; p < plan->k; p += kc) {
-        char *panels = (char *)to + p * n * kernel->b_packed; /* kc is a multiple of k_group */
+        char *panels = (char *)to + p * n * kernel->b_packed; /* p is a multiple of k_group: no padding precedes it */
         const void *from = gemm_at(b, p * plan->b.row, kernel->b_size);
         kernel->pack_b(panels, from, plan->b.column, plan->b.row, plan->n, min64(kc, plan->k - p), kernel->nr);
     }
 }
 
 /* Decides whether to pack a and b. Packing costs one pass over the operand. In return, the kernel reads short, aligned,
- * contiguous rows. Without packing it reads cache lines that are far apart, and if their distance is a power of two,
- * few of them stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids. */
+ * contiguous rows. Without packing, the kernel reads cache lines that are far apart. If their distance is a power of
+ * two, few of these lines stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on
+ * Sapphire Rapids. */
 static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                            int64_t n) {
     enum {
         /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once for
-         * each row of tiles). Kernels that are faster with panels get a packed b of any size, if they read it more than
-         * FEW_PASSES times. */
+         * each row of tiles). For kernels with GEMM_FAST_PANELS, b of any size is packed if the kernel reads it more
+         * than FEW_PASSES times. */
         FEW_TILES = 32,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
@@ -54,22 +55,23 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b =
         panels ? m > FEW_PASSES * kernel->mr : m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
-    /* Rows of b whose distance is a multiple of a power of two share cache sets. If b starts within a cache line, as
-     * NumPy's arrays do, a tile uses one more line of each row, and then the lines no longer fit the set. */
+    /* shared: the largest power of two that divides the distance of b's rows in cache lines, at most SETS. One line of
+     * each row then maps to only SETS / shared sets. If b starts in the middle of a line, as NumPy's arrays do, a tile
+     * uses one more line of each row, and then the lines no longer fit these sets. */
     const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
     const int crowded = shared == SETS ? m > 2 * kernel->mr && k > WAYS
                                        : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
     const int collide = step % LINE == 0 && crowded;
     blocking->pack_b = k && !whole->prepacked && (!(dots || contiguous) || large_b || collide);
-    /* If rows of a are not contiguous, a tile uses only a part of each cache line, and few of those lines stay in the
-     * cache until the next tile uses them. */
+    /* If the rows of a are not contiguous (a_cs is not 1), a tile uses only a part of each cache line. Few of those
+     * lines stay in the cache until the next tile uses their next part. */
     const int by_columns =
         !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
     const int match_b = panels && (blocking->pack_b || whole->prepacked);
     blocking->pack_a = k && (by_columns || large_a || match_b);
-    /* Two kinds of kernel need both operands packed or neither: kernels whose panels have another element type than
-     * memory, and kernels that read only panels (except for dot products). */
+    /* Two kinds of kernel need both operands packed or neither: kernels whose panels have another element type than the
+     * matrix, and kernels that read only panels (except for dot products). */
     const int packed_only = !(kernel->flags & GEMM_UNPACKED_A), converts = kernel->a_packed != kernel->a_size;
     if (packed_only)
         blocking->pack_a = k && (blocking->pack_b || whole->prepacked);
@@ -96,10 +98,10 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->nc = equal_pieces(n, plan->nc, kernel->nr);
     if (raw && (whole->c == whole->out || kernel->sum_size != kernel->c_size || whole->out_cs != 1)) {
         blocking->stripe =
-            min64(m, 8 * blocking->mc); /* bounds the workspace; packing b again for every 8 blocks of a costs little */
+            min64(m, 8 * blocking->mc); /* limits the workspace; packing b again after 8 blocks of rows costs little */
         blocking->sums_bytes = round_up(blocking->stripe * blocking->nc * kernel->sum_size, GEMM_ALIGNMENT);
     }
-    if (blocking->pack_a) /* plus slack for stores beyond the last panel: see pack.h */
+    if (blocking->pack_a) /* with slack for stores beyond the last panel: see pack.h */
         blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
     blocking->single_use = m <= blocking->mc; /* then b_panels holds one panel at a time, which stays in the L1 cache */
     const int64_t kept = blocking->single_use ? kernel->nr * blocking->panels : blocking->nc;
@@ -109,7 +111,7 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->bytes = blocking->a_bytes + blocking->b_bytes + blocking->sums_bytes + blocking->tile_bytes;
 }
 
-/* Copies an m x n matrix of elements of `size` bytes, 1 to 16. */
+/* Copies an m x n matrix. `size` is the number of bytes per element, 1 to 16. Strides are in elements. */
 static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64_t from_rs, int64_t from_cs, int64_t m,
                  int64_t n, int64_t size) {
     for (int64_t i = 0; i < m; i++)
@@ -117,8 +119,8 @@ static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64
             memcpy(to + (i * to_rs + j * to_cs) * size, from + (i * from_rs + j * from_cs) * size, (size_t)size);
 }
 
-/* Computes a block for an out or c whose columns are not contiguous. The kernel works on small contiguous copies of
- * out and c, one panel of columns at a time. */
+/* Computes a block for an out or c whose rows are not contiguous (out_cs or c_cs is not 1). The kernel works on small
+ * copies of out and c with contiguous rows, one panel of columns at a time. */
 static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block, const gemm_subproblem *sub, int64_t i,
                               int64_t j, char *tile, int64_t tile_bytes) {
     const int64_t size = kernel->c_size;
@@ -146,16 +148,17 @@ typedef struct {
     const gemm_subproblem *sub;
     const gemm_blocking *blocking;
     char *a_panels, *b_panels, *sums, *tile; /* the parts of the workspace */
-    int64_t j0, n;                           /* first column and number of columns */
-    int64_t s0, s1;                          /* rows of the stripe */
-    /* sums between blocks of k: element (i, j) of C is at raw[i - s0, j - j0] */
+    int64_t j0, n;                           /* first column, and number of columns, of the block of columns */
+    int64_t s0, s1;                          /* first row of the stripe, and the row after its last row */
+    /* the raw sums that one block of k passes to the next: that of element (i, j) of C is at raw[i - s0, j - j0] */
     char *raw;
     int64_t raw_rs;
     int64_t p0, k, depth; /* first step along k, number of steps, and the same number padded for panels */
-    int64_t i0;           /* first row of the block */
+    int64_t i0;           /* first row of the block of rows */
 } position;
 
-/* Sets the b of a kernel call to `columns` columns from column j0 + j on. Packs them first if `packing` is set. */
+/* Sets the b of a kernel call to `columns` columns of b, beginning at column j0 + j. Packs these columns first if
+ * `packing` is set. */
 static void set_b(gemm_block *block, const position *at, int64_t j, int64_t columns, int packing) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;
@@ -177,8 +180,8 @@ static void set_b(gemm_block *block, const position *at, int64_t j, int64_t colu
     if (block->panels) block->b_ps = kernel->nr, block->b_cs = 1, block->b_ts = kernel->nr * at->depth;
 }
 
-/* Calls the kernel for all columns of a block of rows, a few panels at a time. b is packed just before its first use,
- * so it is still in the cache when the kernel reads it. */
+/* Calls the kernel for all columns of a block of rows. For the first block of rows of a stripe, b is packed:
+ * blocking->panels panels at a time, just before the kernel reads them, so that they are still in the cache. */
 static void loop_over_columns(gemm_block *block, const position *at) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;

@@ -9,12 +9,12 @@
 
 enum {
     MOST_AXES = 64,         /* NumPy's limit */
-    JOB_BYTES = 128 * 1024, /* a core's share of its L2 cache */
-    STREAM_LINE = 256       /* bytes; in shorter lines, too few of the stores fill whole cache lines */
+    JOB_BYTES = 128 * 1024, /* fits a core's share of the L2 cache */
+    STREAM_LINE = 256       /* bytes; in shorter lines (see below), too few of the stores fill whole cache lines */
 };
 
-/* A copy as `lines` lines of `length` elements. A job copies several lines, or one piece of a long line. `axes` outer
- * axes enumerate the lines. */
+/* A copy, cut into `lines` lines of `length` elements along the innermost axis. The other `axes` axes enumerate the
+ * lines. A job copies several lines, or one piece of a long line. */
 typedef struct copying {
     char *to;
     const char *from;
@@ -22,7 +22,7 @@ typedef struct copying {
     int axes, whole, stream;
     int64_t shape[MOST_AXES], to_strides[MOST_AXES], from_strides[MOST_AXES]; /* outermost axis first */
     int64_t lines, length, to_step, from_step, size;
-    int64_t lines_a_job, pieces, piece; /* piece: elements of a line in one job */
+    int64_t lines_a_job, pieces, piece; /* pieces: the number of pieces of a line; piece: elements per piece */
 } copying;
 
 #define STEPS(bytes)                                                                                    \
@@ -113,7 +113,7 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
     const double ns = (double)all.lines * (double)line_bytes * ns_per_byte;
     const gemm_acquired acquired = gemm_acquire_threads(GEMM_COPY_POOL, ns, (int)min64(count, INT32_MAX));
     gemm_parallel(acquired, copy_job, &all, count, acquired.threads);
-    /* A serial copy is not released, because gemm_release_threads would use its time to estimate the speed of
-     * products. */
+    /* A serial copy holds no pool. It must not call gemm_release_threads, which would use the copy's time to estimate
+     * the speed of products. */
     if (acquired.threads > 1) gemm_release_threads(acquired);
 }

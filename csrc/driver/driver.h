@@ -17,27 +17,27 @@ typedef struct gemm_subproblem {
     void *out;
     int64_t a_rs, a_cs, b_rs, b_cs, c_rs, c_cs, out_rs, out_cs;
     const void *prepacked;                 /* panels of the whole b, or NULL */
-    int64_t prepacked_n, prepacked_column; /* columns in those panels, and the first column of this rectangle */
+    int64_t prepacked_n, prepacked_column; /* columns of those panels, with padding; the rectangle's first column */
     const gemm_scalar *alpha, *beta;
     int accumulate; /* as in gemm_plan */
 } gemm_subproblem;
 
-/* The cache blocking of a subproblem, and the sizes of the workspace that one thread needs for it: packed a, packed b,
- * raw sums (if out cannot hold them) and a tile of out (if its columns are not contiguous). A size of 0 means that the
- * part is not needed. */
+/* The cache blocking of a subproblem, and the sizes of the workspace that one thread needs for it. The workspace has
+ * four parts: packed a, packed b, raw sums (if out cannot hold them), and copies of one panel of columns of out and of
+ * c (if out_cs or c_cs is not 1). If a size is 0, that part is not needed. `bytes` is the sum of the sizes. */
 typedef struct gemm_blocking {
     const gemm_kernel *kernel;
     int64_t mc, kc, nc;
-    int64_t stripe;     /* rows that share one packing of b: all rows, unless raw sums need workspace */
+    int64_t stripe;     /* number of rows for which b is packed once: all rows, unless raw sums need workspace */
     int pack_a, pack_b; /* 0: the kernel reads the unpacked operand */
     int single_use;     /* each panel of b is used only once, so all panels are packed into the same memory */
     int ordered;        /* as in gemm_plan */
-    int direct;         /* a subproblem is a single kernel call and needs no workspace */
+    int direct;         /* 1: a subproblem is a single kernel call and needs no workspace */
     int64_t panels;     /* number of panels of b that are packed at a time, just before their use */
     int64_t a_bytes, b_bytes, sums_bytes, tile_bytes, bytes;
 } gemm_blocking;
 
-/* Chooses the blocking for subproblems of at most m x n of the product `whole`. */
+/* Chooses the blocking for subproblems of the product `whole`. A subproblem has at most m x n elements of C. */
 void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                           int64_t n);
 
@@ -47,7 +47,8 @@ gemm_block gemm_block_of(const gemm_subproblem *sub, const gemm_blocking *blocki
 /* Computes a subproblem in the calling thread. `workspace` is aligned and has blocking->bytes bytes. */
 void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, char *workspace);
 
-/* The kc that the driver uses. It depends only on the plan. Therefore prepacked panels fit any number of threads. */
+/* The kc that the driver uses: plan->kc, or less, so that k is split into pieces of nearly equal size. It depends only
+ * on the plan. Therefore prepacked panels are valid for any number of threads. */
 int64_t gemm_depth(const gemm_plan *plan);
 
 static inline int64_t min64(int64_t x, int64_t y) {
@@ -62,8 +63,8 @@ static inline int64_t round_up(int64_t x, int64_t unit) {
     return ceil_div(x, unit) * unit;
 }
 
-/* Splits `total` into pieces of nearly equal size and returns that size: at most `most`, and a multiple of `unit`. Thus
- * no small remainder is left. */
+/* Splits `total` into pieces of nearly equal size, so that the last piece is not much smaller than the others. Returns
+ * the size of a piece: at most `most`, and a multiple of `unit`. */
 static inline int64_t equal_pieces(int64_t total, int64_t most, int64_t unit) {
     return total <= most ? round_up(total, unit) : round_up(ceil_div(total, ceil_div(total, most)), unit);
 }

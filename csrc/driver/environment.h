@@ -16,7 +16,7 @@ typedef struct gemm_environment {
 static inline gemm_environment gemm_set_environment(void) {
     const gemm_environment saved = {_mm_getcsr()};
     if ((saved.mxcsr & ~0x3Fu) != 0x1F80)
-        _mm_setcsr(0x1F80); /* the low bits are flags; writing the register costs more than reading it */
+        _mm_setcsr(0x1F80); /* only if necessary: a write costs more than a read. The low 6 bits are status flags. */
     return saved;
 }
 
@@ -43,7 +43,7 @@ static inline void gemm_restore_environment(gemm_environment saved) {
     __asm__ volatile("msr fpsr, %0" : : "r"(saved.fpsr) : "memory");
 }
 
-#else /* no flush-to-zero mode that a library could set is known here */
+#else /* other CPUs: no flush-to-zero mode is known that a library could set */
 
 typedef struct gemm_environment {
     int none;

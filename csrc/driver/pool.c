@@ -1,12 +1,13 @@
-/* Two thread pools: one for products, one for copies. The first call for which threads are worthwhile starts a pool.
- * All later calls share it.
+/* Two thread pools: one for products, one for copies. A pool is created by the first call for which threads are
+ * worthwhile. All later calls share the pool.
  *
  * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and works alone. One
  * thread is appropriate then, because the cores are busy, too.
  *
- * The jobs of a call are an atomic counter. The caller executes jobs, too, and can execute all of them. Therefore it
- * never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker joins a call
- * by taking a free slot. A worker that wakes too late finds no free slot. Woken workers do not queue for a lock.
+ * Threads take the jobs of a call from an atomic counter. The caller executes jobs, too, and can execute all of them.
+ * Therefore it never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker
+ * joins a call by taking a free slot. A worker that wakes too late finds no free slot. Woken workers do not queue for a
+ * lock.
  *
  * Sleeping workers are woken as a tree: the caller wakes two, each of these wakes two more, and so on, until the call
  * has enough. Therefore the caller starts its first job after two wake-ups, however many threads there are.
@@ -34,16 +35,18 @@ enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each threa
 #endif
 
 enum {
-    /* From waking a sleeping worker to its first job, under a hypervisor (the slowest case). */
+    /* Time from waking a sleeping worker to the worker's first job, under a hypervisor (the slowest case). */
     WAKE_NS = 50000,
-    /* Minimum work per thread if workers sleep. Even if a wake-up takes three times as long, the caller gains. */
+    /* Minimum work per thread if workers sleep. The call gains time even if a wake-up takes 3 * WAKE_NS. */
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
-    /* Minimum work per thread if workers spin. It must repay some cache misses and the smaller jobs. */
+    /* Minimum work per thread if workers spin. It must make up for some cache misses and for less efficient, smaller
+     * jobs. */
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
     /* How long a thread spins before it sleeps. The next product often comes within this time. */
     SPIN_NS = 10 * WAKE_NS,
-    /* If threads cost more time than they saved, and the difference exceeds this limit, other programs use the cores.
-     * For BACKOFF_NS, the pool then uses fewer threads: as many as are worthwhile if all workers sleep. */
+    /* If threads cost more time than they saved, and the difference exceeds this limit, the pool assumes that other
+     * programs use the cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers
+     * sleep. */
     MAX_LOSS_NS = 2000000,
     BACKOFF_NS = 10000000,
     /* How long a thread caches its CPU affinity. */
@@ -63,32 +66,33 @@ enum {
 typedef struct pool {
     atomic_flag busy;              /* set by the call that uses the pool; protects the next four fields */
     int started;                   /* number of workers */
-    int64_t refused;               /* when the system last refused a worker, by now_ns; 0: never */
+    int64_t refused;               /* when the system last refused to start a worker, by now_ns; 0: never */
     int64_t saved_ns;              /* time that threads have recently saved, at most MAX_LOSS_NS */
     int64_t backoff_start;         /* when saved_ns last became negative */
-    atomic_int in_use;             /* threads of the current call; 0: there is none, or it is about to begin */
+    atomic_int in_use;             /* threads of the current call; 0: there is no call, or a call is about to begin */
     atomic_llong last;             /* end of the last call that was long enough for threads, by now_ns */
     gemm_semaphore wake, finished; /* for sleeping workers and for the sleeping caller */
     atomic_int cpu;                /* CPU of the calling thread when the call began; -1: unknown */
-    atomic_int spin_ns;            /* SPIN_NS, or 0 if there are more threads than CPUs: then the others need the CPU */
+    atomic_int spin_ns;            /* SPIN_NS, or 0 if threads outnumber CPUs: spinning would delay other threads */
     /* The current call. These three fields are constant while a slot is free or a worker executes jobs. */
     gemm_work *work;
     void *context;
     int64_t count;
-    /* number of free slots, and the number of the next slot to take; 0: closed */
+    /* The number of free slots. It is also the number of the slot that the next worker takes. 0: no worker can join. */
     _Alignas(LINE) atomic_int free_slots;
     atomic_int to_wake;               /* sleeping workers that the current call still needs */
-    atomic_int asleep;                /* workers that wait for `wake`; whoever decrements this must post `wake` */
-    _Alignas(LINE) atomic_llong jobs; /* not yet taken; negative after threads found none */
-    /* Workers that joined minus workers that left. Workers that joined are added only when the call is closed. */
+    atomic_int asleep;                /* workers that wait for `wake`; to wake one, decrement this and post `wake` */
+    _Alignas(LINE) atomic_llong jobs; /* jobs that no thread has taken; negative after threads found none left */
+    /* Workers that joined minus workers that left. The caller adds the workers that joined when it closes the call;
+     * until then the value is 0 or negative. */
     _Alignas(LINE) atomic_int outstanding;
 } pool;
 
 static atomic_int requested; /* limit set by gemm_set_num_threads; 0: none */
 static atomic_int granted = MOST_THREADS;
-static _Thread_local int reserved; /* threads that products of this thread leave free */
+static _Thread_local int reserved; /* number of threads that products of this thread leave free */
 static _Atomic(pool *) pools[GEMM_POOLS];
-static _Atomic float slowness = 1; /* the median of measured ÷ expected time of this machine's serial products */
+static _Atomic float slowness = 1; /* measured time / expected time of a serial product on this machine: the median */
 
 #ifndef _WIN32 /* Windows has no fork */
 
@@ -169,8 +173,8 @@ void gemm_leave_threads(int count) {
         if (spins % 16 == 0) yield_cpu();                                                                        \
     }
 
-/* Subtracts up to `most` from a counter that never becomes negative, and returns the difference. `before` receives the
- * old value of the counter. */
+/* Subtracts up to `most` from a counter that never becomes negative. Returns the number that was subtracted. `before`
+ * receives the old value of the counter. */
 static int take_up_to(atomic_int *count, int most, int *before) {
     int found = atomic_load(count), taken;
     do taken = found < most ? found : most;
@@ -238,8 +242,8 @@ gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most) {
 
     /* Spinning workers are worthwhile for less work than sleeping workers. In a series of products, all workers are
      * worthwhile: a worker that is woken now still spins when the next product comes. But if other programs use the
-     * cores, a worker may lose its core in the middle of a job, and waiting for it costs more than a small product
-     * gains. */
+     * cores (BACKOFF_NS), a worker may lose its core in the middle of a job. Waiting for that worker then costs more
+     * time than threads save in a small product. */
     int threads = worth_asleep < useful ? (int)worth_asleep : useful;
     if (now - x->backoff_start > BACKOFF_NS) {
         const int awake = 1 + x->started - atomic_load(&x->asleep);
@@ -264,7 +268,7 @@ void gemm_release_threads(gemm_acquired acquired) {
     if (!x) return;
     const int64_t now = now_ns(), saved = acquired.serial_ns - (now - acquired.start);
     atomic_store(&x->last, now);
-    if (acquired.threads < 2) { /* small steps, so that an interruption hardly counts, however long it is */
+    if (acquired.threads < 2) { /* small steps: even a long interruption of one product hardly changes the estimate */
         const float step = 1.05f, was = atomic_load_explicit(&slowness, memory_order_relaxed);
         atomic_store_explicit(&slowness, saved < 0 ? was * step : was / step, memory_order_relaxed);
         return;
@@ -307,7 +311,7 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
     if (ns > GEMM_SHORT_NS)
         acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
     gemm_parallel(acquired, work, context, count, acquired.threads);
-    /* no release: the time of a serial loop must not affect the estimate for products */
+    /* A serial loop must not call gemm_release_threads, which would use its time to estimate the speed of products. */
     if (acquired.threads < 2) return;
     acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
     gemm_release_threads(acquired);

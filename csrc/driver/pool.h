@@ -8,19 +8,19 @@
 
 enum { GEMM_SHORT_NS = 10000 }; /* shorter work always runs on one thread */
 
-/* Copies have a separate pool: a copy for a device neither waits for a product nor takes its threads. */
+/* Copies have a separate pool: a copy for a device neither waits for a product nor takes the product's threads. */
 typedef enum gemm_pool_kind { GEMM_PRODUCT_POOL, GEMM_COPY_POOL, GEMM_POOLS } gemm_pool_kind;
 
 typedef struct gemm_acquired {
     int threads;              /* for gemm_parallel, including the calling thread */
-    void *pool;               /* NULL if the work is too short for threads; reserved if `threads` is above 1 */
+    void *pool;               /* NULL: work too short, or pool not available; held by the call if `threads` > 1 */
     int64_t start, serial_ns; /* time of the acquisition, and the estimated time of the work on one thread */
 } gemm_acquired;
 
 /* Acquires as many threads as are worthwhile at this moment for work that takes `ns` nanoseconds on one thread: at most
- * `most`, at most gemm_get_num_threads, and only the calling thread while another call uses the pool. A copy gets the
- * threads that the current product does not use, except for one, which remains for the thread that controls the device.
- * The caller may use fewer threads than it acquired. */
+ * `most`, at most gemm_get_num_threads, and only the calling thread while another call uses the pool. A copy gets at
+ * most the threads that the current product does not use. If there are more than two of these, one is left for the
+ * thread that controls the device. The caller may use fewer threads than it acquired. */
 gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
 void gemm_release_threads(gemm_acquired acquired);
 

@@ -5,18 +5,19 @@
 
 #include <stdlib.h>
 
-/* workspace of small products: avoids malloc, and is safe for threads with small stacks */
+/* Small products have their workspace on the stack, which avoids malloc. This size is safe for threads with small
+ * stacks. */
 enum { STACK_BYTES = 16384 };
 
 typedef struct jobs {
     const gemm_plan *plan;
     gemm_subproblem whole;     /* the first product of the batch, after orient() */
-    gemm_strides a, b, c, out; /* strides along the batch axes */
+    gemm_strides a, b, c, out; /* of the operands of `whole`; only the strides along the batch axes are used */
     gemm_blocking blocking;
-    int64_t batch, batch_per_job;
-    int64_t rows, columns, grid_m, grid_n; /* a job is rows x columns; a product is a grid of grid_m x grid_n jobs */
+    int64_t batch, batch_per_job;          /* number of products; products per job (1 if a job is only a part of one) */
+    int64_t rows, columns, grid_m, grid_n; /* a job computes rows x columns; a product has grid_m x grid_n jobs */
     char *workspace;
-    int64_t workspace_bytes; /* per slot */
+    int64_t workspace_bytes; /* for each executing thread (`slot` in run_job) */
 } jobs;
 
 static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item) {
@@ -28,7 +29,7 @@ static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64
     return plan->batch_ndim ? offset + item * strides[0] : 0;
 }
 
-/* Sets the operands of `sub` to product `item` of the batch. */
+/* Points the operands of `sub` to product `item` of the batch. `first` has the operands of product 0. */
 static void set_item(gemm_subproblem *sub, const jobs *all, const gemm_subproblem *first, int64_t item) {
     const gemm_plan *plan = all->plan;
     const gemm_kernel *kernel = plan->kernel;
@@ -38,8 +39,8 @@ static void set_item(gemm_subproblem *sub, const jobs *all, const gemm_subproble
     sub->out = (void *)gemm_at(first->out, batch_offset(plan, all->out.batch, item), kernel->c_size);
 }
 
-/* Prefetches the next small matrix of a batch while the current product is computed. A small matrix has too few cache
- * lines for the hardware prefetcher to detect a pattern. */
+/* Prefetches a small matrix of a later product while the current product is computed. A small matrix has too few cache
+ * lines for the hardware prefetcher to detect a pattern. Larger matrices are not prefetched. */
 static void prefetch(const void *matrix, int64_t bytes) {
 #ifdef __GNUC__
     enum { SMALL = 2048, LINE = 64 };
@@ -85,28 +86,28 @@ static void run_job(void *context, int64_t index, int slot) {
     gemm_restore_environment(saved);
 }
 
-static const double PACKING = 12; /* packing one element takes as long as this many multiply-adds, if rows are short */
+static const double PACKING = 12; /* packing an element of a short row takes as long as this many multiply-adds */
 
-/* The cost of a product of rows x columns per step of k, in multiply-adds: whole tiles plus packing. */
+/* The cost of one step along k for a job of rows x columns, in multiply-adds: whole tiles plus packing. */
 static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
     const double m = (double)round_up(rows, kernel->mr), n = (double)round_up(columns, kernel->nr);
     return m * n + PACKING * (m + n);
 }
 
-/* The estimated time of the whole call on one fast core. A slow core would need longer, so on it a call gets fewer
- * threads than would be worthwhile, but never too many. */
+/* The estimated time of the whole call on one fast core, in nanoseconds. A slow core needs more time than this
+ * estimate. On a slow machine, a call may therefore get fewer threads than are worthwhile, but never more. */
 static double serial_ns(const jobs *all) {
     const double ns_per_byte = 1. / 200; /* a fast core: 50 float or 25 double multiply-adds per nanosecond */
     const gemm_subproblem *x = &all->whole;
-    /* half of PACKING, because the multiply-adds of this estimate are slower */
+    /* half of PACKING, because this estimate assumes slower multiply-adds than cost() does */
     const double m = (double)x->m, n = (double)x->n, packing = PACKING / 2;
     return (m * n + packing * (m + n)) * (double)(x->k + 1) * (double)all->batch * all->plan->kernel->sum_size *
            ns_per_byte;
 }
 
-/* Chooses the grid of jobs that is estimated to finish first. A thread gets up to ROUNDS jobs, so a thread that starts
- * late or loses its core leaves jobs to the other threads. STRAGGLER is the expected delay by such a thread, in jobs.
- * Smaller jobs need more packing, which limits their number. */
+/* Chooses the grid of jobs that is estimated to finish first. There are up to ROUNDS jobs per thread, so a thread that
+ * starts late or loses its core leaves jobs to the other threads. STRAGGLER is the expected delay by such a thread, in
+ * units of a job's time. Smaller jobs need more packing in total, and this cost limits the number of jobs. */
 static void choose_grid(jobs *all, int threads) {
     enum { ROUNDS = 4 };
     const double STRAGGLER = 1. / 8;
@@ -117,7 +118,7 @@ static void choose_grid(jobs *all, int threads) {
     for (int64_t round = 1; round <= ROUNDS; round++) {
         const int64_t pieces = ceil_div(round * threads, all->batch);
         for (int64_t gm = 1; gm <= pieces; gm++) {
-            if (pieces % gm) continue; /* limits the candidates, because each call runs this loop */
+            if (pieces % gm) continue; /* keeps the number of candidates small, because each call runs this loop */
             const int64_t rows = equal_pieces(m, ceil_div(m, min64(gm, most_m)), kernel->mr);
             const int64_t columns = equal_pieces(n, ceil_div(n, min64(pieces / gm, most_n)), kernel->nr);
             const int64_t grid_m = ceil_div(m, rows), grid_n = ceil_div(n, columns);
@@ -146,13 +147,13 @@ static void choose_blocking(jobs *all, int threads) {
     all->workspace_bytes = all->blocking.bytes;
 }
 
-/* Decides whether to compute the product or its transpose (out.T = b.T * a.T). Returns whether it is the transpose.
+/* Decides whether to compute the product or its transpose (out.T = b.T * a.T). Returns 1 for the transpose, else 0.
  *
- * The driver can store tiles directly only if the columns of out are contiguous. If the rows of out are contiguous
+ * The driver can store tiles directly only if the rows of out are contiguous (out.column is 1). If out.row is 1
  * instead, the driver computes the transpose. The bits are the same, because the two factors of an fma commute.
  *
- * Kernels with GEMM_FIXED_ORDER would compute other bits. Their only transposed products are matrix-vector products
- * whose sums may be split anyway.
+ * Kernels with GEMM_FIXED_ORDER would compute other bits for the transpose. With these kernels, the driver transposes
+ * only matrix-vector products whose sums may be split anyway.
  */
 static int orient(jobs *all, const gemm_plan *plan) {
     const int fixed = plan->kernel->flags & GEMM_FIXED_ORDER, dots = plan->kernel->flags & GEMM_UNPACKED_DOTS;
@@ -177,7 +178,7 @@ static int orient(jobs *all, const gemm_plan *plan) {
     return transposed;
 }
 
-/* `size` is a power of 2. */
+/* Returns whether `pointer` is not a multiple of the size of a number. `size`: bytes per element, a power of 2. */
 static int misaligned(const void *pointer, const gemm_kernel *kernel, int64_t size) {
     return ((uintptr_t)pointer & (uintptr_t)((kernel->flags & GEMM_COMPLEX ? size / 2 : size) - 1)) != 0;
 }
@@ -217,7 +218,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
         run_direct(plan, a, b, c, out, alpha, beta);
         return GEMM_OK;
     }
-    jobs all; /* set field by field, because clearing it first would take longer than a small product */
+    jobs all; /* set field by field: clearing the whole structure would take longer than a small product */
     all.plan = plan, all.batch = 1;
     all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
     all.whole.alpha = alpha, all.whole.beta = beta, all.whole.accumulate = plan->accumulate;
@@ -232,7 +233,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
     char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
     choose_blocking(&all, threads);
     if (threads > 1 || all.workspace_bytes > STACK_BYTES) {
-        /* All memory is allocated at once, before any work: if this fails, nothing has been written. */
+        /* All memory is allocated at once, before any work. If the allocation fails, out is therefore unchanged. */
         memory = (char *)malloc((size_t)(all.workspace_bytes * threads + GEMM_ALIGNMENT));
         if (!memory && threads > 1) {
             threads = 1;
@@ -254,7 +255,7 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
 
 /* Many products of one plan. A job computes `run` of them. */
 typedef struct many {
-    const jobs *one; /* The first product, oriented and blocked for one thread. NULL if the plan has a direct call. */
+    const jobs *one; /* the first product, oriented and blocked for one thread; NULL if plan->direct is set */
     const gemm_plan *plan;
     const gemm_place *at;
     const gemm_scalar *alpha, *beta;
@@ -300,7 +301,7 @@ static void run_job_of_many(void *context, int64_t index, int slot) {
 
 int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
                   const gemm_scalar *beta) {
-    enum { JOBS = 8 }; /* per thread: a thread that starts late leaves jobs to the others */
+    enum { JOBS = 8 }; /* jobs per thread; several, so that a thread that starts late leaves jobs to the others */
     for (int64_t i = 0; i < count; i++)
         if (unaligned(plan, at[i].a, at[i].b, at[i].c, at[i].out)) return GEMM_UNALIGNED;
     if (count < 1) return GEMM_OK;

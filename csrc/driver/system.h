@@ -161,7 +161,7 @@ static int count_cpus(void) {
     if (!sched_getaffinity(0, sizeof set, &set)) cpus = CPU_COUNT(&set);
 #elif defined(_WIN32)
     DWORD_PTR own, all;
-    /* zero if the process spans several groups of 64 CPUs */
+    /* `own` is zero if the process spans several groups of 64 CPUs */
     if (GetProcessAffinityMask(GetCurrentProcess(), &own, &all))
         for (; own; own &= own - 1) cpus++;
 #endif

@@ -1,12 +1,16 @@
-/* gemm._memo.Batch: products that are called one by one and computed together.
+/* gemm._memo.Batch: products that are called one by one and computed together. A product is pending from its call until
+ * it is computed.
  *
- * A Batch stores each pending product as addresses and the number of its kind, if a Memo knows the product. `run`
- * computes the products of one kind in one pass of the engine, shared among threads. Products may be computed in any
- * order if no product reads or writes memory that another product writes. `run` checks this condition (order.c). If
- * the condition is false, `run` computes the first half before the second half, and applies the same rule to each
- * half. Products that each depend on the one before are therefore computed one by one, in the order of the calls.
- * For gemm.gemm_many, a Batch stores whole columns of products of one kind (many.c). If their kinds differ, it
- * stores them one by one.
+ * A Batch stores each pending product as addresses and the number of its kind, if a Memo knows the product. Products of
+ * one kind differ only in their arrays (see `kind`). `run` computes all products of one kind in one pass of the engine,
+ * shared among threads. Products may be computed in any order if no product reads or writes memory that another product
+ * writes. `run` checks this condition (order.c). If the condition is false, `run` cuts the products into pieces of
+ * MOST_NATIVE products (or into two halves, if there are at most MOST_NATIVE products), computes the pieces in order,
+ * and applies the same rule to each piece. Therefore, if each product depends on the one before, products are computed
+ * one by one, in the order of the calls.
+ *
+ * For gemm.gemm_many, a Batch stores products of one kind together, as columns: the list of all a, the list of all b,
+ * and so on (many.c). It stores products one by one if their kinds differ.
  *
  * The Batch of a thread is an entry in the dictionary of the thread's state, so that the Batch ends with the thread.
  */
@@ -15,7 +19,8 @@
 #include <math.h>
 #include <string.h>
 
-static const double ASKED_FROM = 5e7; /* in multiply-adds; for less work, no device is faster than the CPU */
+/* In multiply-adds. For less work, no device is faster than the CPU, and the callback `goes` is not called. */
+static const double ASKED_FROM = 5e7;
 
 int gemm_batches;
 static PyObject *thread_key;
@@ -26,7 +31,7 @@ static batch *mine(void) {
     return state ? (batch *)PyDict_GetItemWithError(state, thread_key) : NULL;
 }
 
-/* Makes `fresh` this thread's Batch (NULL: removes it). Returns 0 with an error set on failure. */
+/* Makes `fresh` this thread's Batch. NULL: the thread then has no Batch. Returns 0 with an error set on failure. */
 static int set_mine(PyObject *fresh) {
     PyObject *state = PyThreadState_GetDict();
     if (!thread_key) thread_key = PyUnicode_InternFromString("gemm.Batch");
@@ -53,7 +58,7 @@ PyObject *gemm_batch_pause(void) {
 
 void gemm_batch_resume(PyObject *self) {
     PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace); /* save the error of the product that has just been computed */
+    PyErr_Fetch(&type, &value, &trace); /* keep the error, if any, of the product that has just been computed */
     if (!set_mine(self)) PyErr_WriteUnraisable(self);
     PyErr_Restore(type, value, trace);
     Py_DECREF(self);
@@ -93,9 +98,11 @@ static int make_room(pending *all) {
     return 0;
 }
 
+/* Results of `add`. FAILED: an error is set. UNKNOWN: the Memo does not know the product. LARGE: the product must be
+ * computed at once. ADDED: the product is pending. */
 enum { FAILED = -1, UNKNOWN, LARGE, ADDED };
 
-/* Appends a product of a known kind to the pending products. `out` is its result. */
+/* Appends a product of a known kind to the pending products. `out` is the array for its result. */
 static void put(pending *all, int number, PyObject *const *operands, PyObject *out, const gemm_place *place) {
     entry *last = &all->entries[all->count];
     *last = (entry){number, {operands[A], operands[B], operands[C] == Py_None ? NULL : operands[C], out}};
@@ -119,7 +126,7 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
     return 1;
 }
 
-/* `add` for a product of the same kind as the last pending product. Returns 0 if the product is of another kind. */
+/* Like `add`, for a product of the same kind as the last pending product. Returns 0 if it is of another kind. */
 static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObject **result) {
     if (!all->count) return 0;
     const int number = all->entries[all->count - 1].kind;
@@ -136,13 +143,13 @@ static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObj
     return ADDED;
 }
 
-/* Adds a product to the pending products. `result` receives its result, a new reference. */
+/* Adds a product to the pending products. `result` receives the product's result array, a new reference. */
 static int add(batch *self, memo *by, PyObject *const *given, PyObject **result) {
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     if (given[BIAS] != Py_None) return LARGE; /* a product with a bias cannot be pending */
     const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
-    const int columns = self->now.count && !self->now.entries; /* 1: an exception has left whole columns pending */
+    const int columns = self->now.count && !self->now.entries; /* 1: after an exception, columns are still pending */
     if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     if (!gemm_memo_holds(by)) return UNKNOWN;
     const int alike = add_alike(&self->now, by, given, result);
@@ -174,16 +181,18 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
     return result;
 }
 
-/* The callbacks for products that the engine does not compute; see the documentation of batch_run.
+/* The callbacks of a run. `goes` returns whether `send` computes some products instead of the engine. `retry` computes
+ * products for which the engine had no memory.
  *
- * Without `goes`, the engine computes all products. The GIL is then kept, because only the GIL keeps the operands
- * alive.
+ * If `goes` is NULL, the engine computes all products without releasing the GIL. Nothing else keeps the operands alive
+ * then.
  */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The products of one kind among the pending products from `start` to `stop`. */
+/* The products of kind `number` among the pending products from `start` to `stop` (exclusive): the index of the first
+ * one, and their count. */
 typedef struct {
     const pending *all;
     int number;
@@ -197,8 +206,8 @@ static group group_of(const pending *all, int number, Py_ssize_t start, Py_ssize
     return some;
 }
 
-/* Stores a product's operands, borrowed references; c may be None. Returns 0 with an error set if a column is too
- * short. */
+/* Stores a product's operands in `operands`, as borrowed references; c may be None. Returns 0 with an error set if a
+ * column is too short. */
 static int operands_of(const pending *all, Py_ssize_t product, PyObject **operands) {
     for (int operand = 0; operand < OPERANDS; operand++) {
         if (!all->entries) {
@@ -237,7 +246,7 @@ static int call_others(PyObject *function, const group *some) {
     return done != NULL;
 }
 
-/* Whether the callback `send` computes the products of `some`. Returns -1 if an error is set. */
+/* Returns whether the callback `send` computes the products of `some`; -1 with an error set on failure. */
 static int goes(const others *by, const group *some) {
     const kind *k = &some->all->kinds[some->number];
     if (!by->goes) return 0;
@@ -253,7 +262,8 @@ static int goes(const others *by, const group *some) {
     return yes;
 }
 
-/* Buffers for one run: `outs` for twice as many outs as pending products, `places` for as many places. */
+/* Buffers for one run: two elements of `outs` per pending product, and one element of `places` (NULL if all products
+ * are of one kind). */
 typedef struct {
     written *outs;
     gemm_place *places;
@@ -319,7 +329,7 @@ static void let_go(pending *all) {
 static int run(batch *self, const others *by) {
     pending *all = (pending *)PyMem_Malloc(sizeof *all);
     if (!all) return PyErr_NoMemory() != NULL;
-    *all = self->now; /* products that are called meanwhile are pending for the next run */
+    *all = self->now; /* products that are called during this run are pending for the next run */
     memset(&self->now, 0, sizeof self->now);
     const size_t count = (size_t)all->count;
     const int mixed = all->kind_count > 1;
@@ -352,7 +362,7 @@ static PyObject *batch_run(PyObject *object, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* The number of products in a column; -1: one operand for all products. */
+/* The number of operands in a column; -1: the column is one operand for all products. */
 static Py_ssize_t length_of(PyObject *column) {
     return PyList_Check(column) ? PyList_Size(column) : PyTuple_Check(column) ? PyTuple_Size(column) : -1;
 }
@@ -388,7 +398,7 @@ static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
     }
     const Py_ssize_t read = gemm_columns_read(self, (memo *)by, 0, count, columns, scales, results, ASKED_FROM);
     const int done = read == count && run(self, &retries);
-    if (!done) { /* after a failure, nothing stays pending */
+    if (!done) { /* nothing stays pending, neither after an error nor if the products are not of one kind */
         let_go(&self->now);
         memset(&self->now, 0, sizeof self->now);
     }

@@ -7,40 +7,41 @@
 
 enum {
     /* The maximum numbers of pending products: MOST in general; MOST_NATIVE for CPU products, whose array headers
-     * then stay in the CPU's cache; and MOST_ALIKE (order.h) for products of gemm_many that are stored as whole
-     * columns: for each operand, one list, one tuple, or one object for all products. */
+     * then stay in the CPU's cache; and MOST_ALIKE (order.h) for products of gemm_many that are stored as columns. A
+     * column is a list or tuple with one operand per product, or a single object that is the operand of all
+     * products. */
     MOST = 4096,
     MOST_NATIVE = 1024,
-    FEW = 64,       /* with fewer products of one kind in sequence, products are added one by one */
+    FEW = 64,       /* if fewer consecutive products are of one kind, products are added one by one */
     MOST_KINDS = 16 /* the maximum number of kinds of pending products */
 };
 static const double MOST_BYTES = 64e6; /* the maximum size of all pending products' operands, in bytes */
-/* The maximum work of one pending product, in multiply-adds: on the CPU, and elsewhere. A larger product keeps a whole
- * CPU or device busy alone. */
+/* The maximum work of one pending product, in multiply-adds: for products that the engine computes, and for other
+ * products. A larger product keeps a whole CPU or device busy alone. */
 static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8;
 
 typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const gemm_scalar *, const gemm_scalar *);
 
 /* Pending products of one kind have the same Memo, plan, signature, alpha and beta. */
 typedef struct {
-    slot what; /* a copy; the copy owns `keep` and `make` */
+    slot what; /* a copy of the Memo's entry; it owns references to `keep` and `make` */
     memo *by;
-    gemm_scalar scale[SCALES]; /* alpha and beta, rounded for the launch */
+    gemm_scalar scale[SCALES]; /* alpha and beta, rounded for the computation */
     PyObject *given[SCALES];   /* alpha and beta as the caller passed them */
-    reach at;
-    double bytes; /* total size of the operands of one product */
+    reach at;                  /* the bytes that operands of this kind occupy */
+    double bytes;              /* total size of the operands of one product */
 } kind;
 
 typedef struct {
     int kind;
-    PyObject *held[OPERANDS]; /* c may be NULL */
+    PyObject *held[OPERANDS]; /* owned references; NULL for a missing c */
 } entry;
 
 typedef struct {
     kind kinds[MOST_KINDS];
     int kind_count;
     entry *entries;              /* NULL: all products are of kind 0, and their operands are in `columns` */
-    PyObject *columns[OPERANDS]; /* product i has the operands `from` + i of the columns */
+    PyObject *columns[OPERANDS]; /* the operands of product i are item `from` + i of each column */
     Py_ssize_t from;
     gemm_place *places;
     Py_ssize_t count;
@@ -51,8 +52,8 @@ typedef struct {
     PyObject_HEAD many_function *run_many;
     share_function *share;
     PyObject *owner; /* owner.deliver() computes the pending products */
-    int entered;     /* 1: this Batch is counted in gemm_batches */
-    int open;        /* 1: products of gemm.gemm are added */
+    int entered;     /* 1: gemm_batches counts this Batch */
+    int open;        /* 1: products of gemm.gemm become pending */
     pending now;
 } batch;
 
@@ -60,28 +61,30 @@ static inline int gemm_kind_of(const pending *all, Py_ssize_t product) {
     return all->entries ? all->entries[product].kind : 0;
 }
 
-/* The estimated time of the engine for one product, in nanoseconds of a fast core. */
+/* The estimated time in which the engine computes one product on one fast core, in nanoseconds. 0: other code computes
+ * the product. */
 static inline double gemm_kind_ns(const kind *k) {
     return k->what.plan ? k->what.work / 50 : 0;
 }
 
-/* Returns the number of a kind of product, and adds the kind if it is new. The arguments are a call's operands and
- * what gemm_memo_find returned for them. Returns -1 if there are too many kinds. */
+/* Returns the number of a product's kind, and adds the kind if it is new. `given` are a call's arguments; `found`, `at`
+ * and `scale` are the results of gemm_memo_find for them. Returns -1 if there are too many kinds. */
 int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const *given, const extent *at,
                      const gemm_scalar *scale);
 
-/* Whether the operands make a product of kind `k`, and out does not overlap a, b or a separate c. Fills in the
- * addresses; the address of an out that is still to be created stays NULL. The function only reads memory: threads
- * without the GIL may call it while another thread holds the GIL. */
+/* Whether the operands make a product of kind `k`, and out does not overlap a, b or a separate c. Stores the operands'
+ * addresses in `place`; place->out is NULL if out is still to be created. The function only reads Python objects:
+ * threads without the GIL may call it while another thread holds the GIL. */
 int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place);
 
 /* Like gemm_column_item. Also prefetches the arrays of later products, up to product `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
-/* Adds the products from `start` on that are of one kind to a Batch without pending products, and stores their
- * results in the list. Returns the number of products. Returns 0 if the first product cannot be pending, or if the
- * work of all products is `most_work` or more. Returns -1 if an error is set. The caller must not change the
- * columns. */
+/* Adds products to a Batch that has no pending products: those from number `start` up to number `count` (exclusive) or
+ * to the first product of another kind. Stores their results in the list `results`. Returns the number of products that
+ * were added. Returns 0 if the first product cannot be pending, or if the work of the products from `start` to `count`
+ * is `most_work` or more. Returns -1 if an error is set. Nobody may change the columns until the products are
+ * computed. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *const *scales, PyObject *results, double most_work);
 

@@ -6,13 +6,14 @@
 
 #include <string.h>
 
-/* The memory that an address of a launch points into: an operand, or the workspace (ROOM). The numbers are those of
- * gemm/backends/cuda/operand_layout.py. */
+/* The numbers of the memory areas to which pointers in a launch refer: the operands (A to BIAS, see memo.h), and the
+ * workspace (ROOM). gemm/backends/cuda/operand_layout.py uses the same numbers. */
 enum { ROOM = ARRAYS, SLOTS };
 enum { SCALE_BYTES = 32 }; /* alpha and beta together */
 
-/* Launches all steps of a Sequence for operands at the addresses `at`. The function fills in at[ROOM]. Returns the
- * CUresult; `which` receives the number of the driver function that returned it. The GIL is not needed. */
+/* Launches all steps of a Sequence for operands at the addresses `at`; the function itself fills in at[ROOM]. `scale`
+ * is SCALE_BYTES bytes. Returns the CUresult; `which` receives the number of the driver function that returned it. The
+ * GIL is not needed. */
 int gemm_sequence_launch(PyObject *sequence, uint64_t *at, void *stream, const char *scale, int *which);
 
 /* DLPack's DLTensor, and the used part of DLPack's table of C exchange functions. */

@@ -1,20 +1,20 @@
-/* Products of CUDA arrays that a Memo repeats: reading the arrays' metadata, and launching a Sequence for the
- * arrays.
+/* Products of CUDA arrays that a Memo repeats: reads the arrays' metadata, and launches a Sequence for the arrays.
  *
- * The arrays belong to a class whose library has DLPack's C exchange API (PyTorch since 2.10). Its functions return
- * address, shape, strides, type and stream in some nanoseconds; from Python, the same facts need many calls.
+ * The arrays belong to a class whose library has DLPack's C exchange API (PyTorch since 2.10). The API's functions
+ * return address, shape, strides, type and stream in some nanoseconds. Python code needs many calls for the same data.
  */
 #include "cuda.h"
 #include "order.h"
 
 enum { ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1, EACH = SCALE_BYTES / SCALES };
-/* Devices with higher numbers are not read. A signature contains the class's address + the device number. This sum is
- * unique, because a class object is larger than MOST_DEVICES bytes. */
+/* Arrays on devices with the number MOST_DEVICES or a higher one are not read. A signature contains the sum of the
+ * class's address and the device number. This sum is unique, because a class object is larger than MOST_DEVICES
+ * bytes. */
 enum { MOST_DEVICES = 16 };
 
 PyObject *gemm_sequences;
 
-/* The class of arrays that can be read, and its library's functions. NULL: no class is registered. */
+/* `kind`: the class of arrays that can be read; NULL until `reads` registers one. `api`: its library's functions. */
 static struct {
     PyObject *kind, *is_neg;
     const exchange *api;
@@ -70,7 +70,7 @@ int gemm_device_learn(PyObject *from, slot *to) {
     return 1;
 }
 
-/* Writes the one or two parts of a number in the format `form`. */
+/* Writes a number in the format `form`: one letter, or two letters for the real and the imaginary part. */
 static void pack(const char *form, const gemm_scalar *x, char *to) {
     const double parts[] = {x->re, x->im};
     const uint32_t word = (uint32_t)(uint64_t)x->integer;
@@ -83,8 +83,8 @@ static void pack(const char *form, const gemm_scalar *x, char *to) {
     }
 }
 
-/* Launches a product for operands at the addresses `at`. Returns 0 if an address is not aligned as the launches
- * require, or if a launch failed. */
+/* Launches a product for operands at the addresses `at`. Returns 0 if an address is not aligned as the kernels require,
+ * or if a launch failed. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
     uint64_t places[SLOTS] = {0};
     char packed[SCALE_BYTES] = {0};
@@ -138,7 +138,7 @@ static PyObject *reads(PyObject *module, PyObject *arguments) {
     }
     if (!library.is_neg) library.is_neg = PyUnicode_InternFromString("is_neg");
     if (!library.is_neg) return NULL;
-    Py_INCREF(kind); /* never released, so that no other class gets this address */
+    Py_INCREF(kind); /* never released, so that no other class gets the address of this class */
     library.kind = kind, library.api = api;
     Py_RETURN_NONE;
 }

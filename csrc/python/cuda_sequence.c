@@ -1,9 +1,9 @@
 /* gemm._memo.Sequence: kernel launches that are prepared once and repeated with other addresses.
  *
  * gemm/backends/cuda/launch_plan.py makes the launch plan of a product. A Sequence stores the plan's functions,
- * grids and parameters. The parameters are bytes in which only addresses, tensor maps and scalars differ between
- * products. A run is a few calls of the driver. Python passes the addresses of the driver's functions, so that this
- * file links to no CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for interpreters
+ * grids and parameters. The parameters are bytes; only the addresses, tensor maps and scalars among them differ between
+ * products. A run is a few calls of the CUDA driver. Python passes the addresses of the driver's functions, so this
+ * file need not link to a CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for interpreters
  * without this extension.
  */
 #include "cuda.h"
@@ -103,7 +103,8 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
         const map *m = &x->map[i];
         static const unsigned one[3] = {1, 1, 1};
         *which = ENCODE;
-        /* The arguments mean: rank 3, no interleaving, L2 promotion of 256 bytes, zeros outside the matrix. */
+        /* The constants mean: rank 3, element strides 1, no interleaving, L2 promotion of 256 bytes, and zeros outside
+         * the matrix. */
         const int status = self->api.encode(maps + i * MAP_BYTES, m->kind, 3, (void *)(uintptr_t)(at[m->slot] + m->at),
                                             m->dims, m->strides, m->box, one, 0, m->swizzle, 3, 0);
         if (status) return status;
@@ -126,8 +127,8 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
     return self->api.launch_ex(&config, x->function, parameters, NULL);
 }
 
-/* Allocates the workspace, sets its zeros, launches all steps, and frees the workspace. The workspace is freed after
- * an error, too. */
+/* Allocates the workspace, zeroes the part of it that must begin as zeros, launches all steps, and frees the workspace.
+ * The workspace is freed after an error, too. */
 static int run_steps(const sequence *self, uint64_t *at, void *stream, const char *scale, int *which) {
     int status = 0;
     if (self->room) {
@@ -178,8 +179,8 @@ static PyObject *sequence_run(PyObject *object, PyObject *const *arguments, Py_s
     if (PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[1 + ROOM], &scale, &size)) return NULL;
     if (size != SCALE_BYTES) return PyErr_Format(PyExc_ValueError, "scale has %zd bytes, not 32", size);
     int which = 0;
-    /* The GIL is released: a launch waits for the device if the device's queue is full, and the device may wait for
-     * a callback that needs the GIL. */
+    /* The GIL is released to avoid a deadlock: a launch waits for the device if the device's queue is full, and the
+     * device may wait for a callback that needs the GIL. */
     PyThreadState *state = PyEval_SaveThread();
     const int status = gemm_sequence_launch(object, at, stream, scale, &which);
     PyEval_RestoreThread(state);

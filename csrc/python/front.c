@@ -1,9 +1,9 @@
-/* The C function gemm.gemm. For a product like an earlier one, it runs the stored plan without executing Python
- * code.
+/* The C function gemm.gemm. For a product of the same kind as an earlier one, it runs the stored plan without executing
+ * Python code.
  *
  * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments except the arrays, alpha and beta).
- * The first lookup of a Memo uses the identities of the option objects, because a line of code passes the same
- * objects each time. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache
+ * The first lookup of a Memo uses the identities of the option objects, because a line of code that is executed again
+ * passes the same objects. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache
  * fills. If both lookups fail, or if the Memo does not know the product, the Python function computes the product,
  * with the same result.
  */
@@ -21,8 +21,8 @@ typedef struct {
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* `names` are alpha, beta, the options, and then c, out and bias. `defaults` are the values of alpha, beta and
-     * the options. */
+    /* `names` are the names of alpha, beta and the options, and then of c, out and bias. `defaults` are the default
+     * values of alpha, beta and the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;
@@ -50,8 +50,8 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* Sorts a call's arguments into `given` and `option`. Returns 0 for wrong arguments; the Python function then raises
- * the error. */
+/* Distributes a call's arguments to `given` and `option`. Returns 0 for wrong arguments; the Python function then
+ * raises the error. */
 static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count,
                           PyObject **given, PyObject **option) {
     static const int last[] = {C, OUT, BIAS};
@@ -62,7 +62,7 @@ static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyO
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = arguments[positional + i];
         const int number = number_of(PyTuple_GetItem(keywords, i));
-        if (number < 0 || (number == FIXED && positional > C)) return 0; /* c was passed twice */
+        if (number < 0 || (number == FIXED && positional > C)) return 0; /* an unknown keyword, or c was passed twice */
         if (number < SCALES)
             given[ALPHA + number] = value;
         else if (number < FIXED)
@@ -73,8 +73,8 @@ static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyO
     return 1;
 }
 
-/* Returns the Memo for options with the values in `option`, a new reference, and stores it under the objects in
- * `option`. Returns NULL without an error if there is no such Memo. */
+/* Returns the Memo for options with the values in `option`, a new reference. Stores the Memo in front.sets under the
+ * objects in `option`. Returns NULL without an error if there is no such Memo. */
 static PyObject *look_up(PyObject *const *option) {
     PyObject *key = PyTuple_New(OPTIONS + CLASSES);
     if (!key) return NULL;
@@ -100,8 +100,8 @@ static PyObject *look_up(PyObject *const *option) {
     return memo;
 }
 
-/* Returns the product from a Memo, or NULL without an error if the Memo does not know the product. Releases the
- * reference to the Memo. */
+/* Computes the product with a Memo, or makes it pending. Returns its result, or NULL without an error if the Memo does
+ * not know the product. Releases the caller's reference to the Memo. */
 static PyObject *by(PyObject *memo, PyObject *const *given) {
     PyObject *result = gemm_batches ? gemm_batch_take(memo, given) : gemm_memo_repeat(memo, given);
     Py_DECREF(memo);
@@ -133,7 +133,7 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
         Py_XINCREF(memo);
         if (memo) result = by(memo, given);
         if (result || PyErr_Occurred()) return result;
-        memo = look_up(option); /* the Memo in `sets` may be out of date */
+        memo = look_up(option); /* front.memos may have another Memo for these options by now */
         if (memo && memo != before) result = by(memo, given);
         if (memo == before) Py_XDECREF(memo);
         if (result || PyErr_Occurred()) return result;
@@ -141,7 +141,7 @@ static PyObject *call(PyObject *module, PyObject *const *arguments, Py_ssize_t p
     return call_python(arguments, positional, keywords, count);
 }
 
-/* `call` for callers that read the result at once. */
+/* Like `call`, for callers that read the result at once: the product never becomes pending. */
 static PyObject *call_at_once(PyObject *module, PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords) {
     PyObject *batch = gemm_batches ? gemm_batch_pause() : NULL;
     if (!batch && PyErr_Occurred()) return NULL;
@@ -175,7 +175,7 @@ static PyObject *made(PyObject *self, PyObject *arguments) {
         PyErr_SetString(PyExc_ValueError, "front is made of as many names and defaults as it has options");
         return NULL;
     }
-    gemm_front_forget(); /* the sets of an earlier import of gemm */
+    gemm_front_forget(); /* discards the sets of an earlier import of gemm */
     for (int i = 0; i < KEYWORDS; i++) {
         PyObject *name = PyTuple_GetItem(names, i);
         Py_INCREF(name);

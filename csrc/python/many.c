@@ -1,10 +1,10 @@
-/* All threads together read the operands of gemm.gemm_many.
+/* Reads the operands of gemm.gemm_many, on several threads.
  *
  * Loading the headers of three arrays from memory takes longer than a product of 16 x 16 matrices. While the caller
- * holds the GIL, no other thread changes an array or a list of arrays. The engine's threads, which never take the
- * GIL, therefore read both directly from memory. They compare types, shapes, strides and flags with those of the
- * first product, and store the addresses of the data. They count no references, because the columns keep their
- * arrays alive until all products are computed. Reading ends at the first product of another kind.
+ * holds the GIL, no other thread changes an array or a list of arrays. Therefore the engine's threads, which never take
+ * the GIL, read arrays and lists directly from memory. They compare types, shapes, strides and flags with those of the
+ * first product, and store the addresses of the data. They take no references to the arrays, because the columns (see
+ * batch.h) keep the arrays alive until all products are computed. Reading ends at the first product of another kind.
  */
 #include "batch.h"
 
@@ -16,8 +16,9 @@ typedef struct {
     const kind *what;
     PyObject *const *columns; /* each column has enough items: reading past the end would raise a Python error */
     gemm_place *places;
-    int64_t from; /* the number of the first product in the columns */
-    /* odd: the first product found so far that is of another kind. Any thread may lower it. */
+    int64_t from; /* the position in the columns of the first product to read */
+    /* count: the number of products to read. odd: the index of the first product found so far that is of another kind,
+     * or `count`. Any thread may lower `odd`. */
     int64_t count, odd;
 } reading;
 
@@ -55,7 +56,8 @@ PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t cou
     return gemm_column_item(column, product);
 }
 
-/* Stores the addresses of up to `count` products from `start` on, while they are of one kind. Returns their number. */
+/* Stores the addresses of up to `count` products from `start` on, as long as they are of the kind `what`. Returns the
+ * number of products that were stored. */
 static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                                gemm_place *places, share_function *share) {
     Py_ssize_t done = 0, step = FEW; /* the first few are read separately: if their kinds differ, no thread is woken */
@@ -72,8 +74,8 @@ static Py_ssize_t read_columns(const kind *what, Py_ssize_t start, Py_ssize_t co
     return done;
 }
 
-/* Creates the results of the products that were read; `first` is the first result. Returns 0 with an error set on
- * failure. */
+/* Creates the results of the products that were read. `first` is the first product's result, which exists already.
+ * Returns 0 with an error set on failure. */
 static int make_results(const kind *what, PyObject *first, Py_ssize_t start, Py_ssize_t count, gemm_place *places,
                         PyObject *results) {
     PyObject *const none[OPERANDS] = {Py_None, Py_None, Py_None, Py_None};
@@ -97,7 +99,8 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     pending *now = &self->now;
-    if (now->kind_count || now->entries) return 0; /* an earlier product failed before it became pending */
+    /* An earlier product failed before it became pending, and left its kind or the memory for entries behind. */
+    if (now->kind_count || now->entries) return 0;
     for (int operand = 0; operand < OPERANDS; operand++)
         if (!(given[operand] = gemm_column_item(columns[operand], start))) return -1;
     const slot *found = gemm_memo_find(by, given, at, scale);

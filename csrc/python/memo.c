@@ -3,8 +3,8 @@
  * For the first product of a kind, gemm/frontend/arguments.py normalises the arguments, and a plan is chosen.
  * A Memo stores the plan under the operands' signature: element types, shapes and strides. Products with the same
  * signature are of one kind. A later call goes directly to the engine if its operands have a known signature and its
- * output overlaps no input. All other calls are unknown, and go through the checks in Python. This file makes no
- * choices, and raises no errors about operands.
+ * output overlaps no input (except that c may be the output). All other calls are unknown, and go through the checks in
+ * Python. This file makes no choices, and raises no errors about operands.
  *
  * Arrays are read only if their class is exactly numpy.ndarray, because a subclass may give its elements another
  * meaning.
@@ -15,17 +15,18 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns the word that represents an element type in a signature: NumPy's type number. A type that is not NumPy's
- * own, such as bfloat16, is represented by the address of its dtype object. gemm.frontend.plan_cache has checked
- * that it is the one dtype object that is never freed. Returns 0 for all other types. */
+/* Returns the word that represents an array's element type in a signature. For NumPy's own types, it is NumPy's type
+ * number. For other types, such as bfloat16, it is the address of the dtype object. gemm.frontend.plan_cache has
+ * checked that this dtype object is the one that is never freed. Returns 0 for types that cannot be multiplied here. */
 static Py_ssize_t type_of(PyArrayObject *array) {
     const int number = PyArray_TYPE(array);
     if ((number >= NPY_BYTE && number <= NPY_CLONGDOUBLE) || number == NPY_HALF) return number;
     return number >= NPY_USERDEF ? (Py_ssize_t)PyArray_DESCR(array) : 0;
 }
 
-/* Adds the operand `object` to the signature. Returns 0 unless `object` is an aligned ndarray of numbers with 1 to
- * MOST_AXES axes and at least one element, or a known device array. */
+/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless
+ * `object` is an aligned ndarray of numbers with 1 to MOST_AXES axes and at least one element, or a device array that
+ * gemm_device_read can read. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
     if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
@@ -71,7 +72,7 @@ int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data
     return operands[OUT] == Py_None || array_alike(key, OUT, operands[OUT], &data[OUT]);
 }
 
-/* The current era. A plan from an ended era must not be repeated, because it may have failed since. */
+/* The current era. A plan that was chosen in an earlier era must not be repeated: its kernel may have failed since. */
 static PyObject *era;
 
 int gemm_memo_holds(const memo *self) {
@@ -117,8 +118,8 @@ static int read_scale(PyObject *object, number *to) {
     return read;
 }
 
-/* Rounds alpha and beta for the launch. Returns 0 if a value does not fit, or if rounding changes whether a value is
- * 0, since the signature records that. */
+/* Rounds alpha and beta for the computation. Returns 0 if a value does not fit the type. Also returns 0 if rounding
+ * makes a value 0, because the signature records which values are 0. */
 static int round_scales(const slot *known, const number *from, gemm_scalar *scale) {
     for (int i = 0; i < SCALES; i++)
         if (!gemm_round_number(&from[i], known->rounds, &scale[i]) || gemm_is_zero(&scale[i]) != known->key.zero[i])
@@ -190,8 +191,8 @@ static void let_go(const slot *known) {
     Py_XDECREF(known->wide);
 }
 
-/* Converts `array` to the dtype `wide` and keeps the order of its axes in memory. Stores the new address in `at`.
- * Returns NULL with an error set on failure. */
+/* Returns a copy of `array` with the dtype `wide` and the same order of axes in memory. Stores the copy's address in
+ * `at`. Returns NULL with an error set on failure. */
 static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     Py_INCREF(wide);
     PyObject *made = PyArray_NewLikeArray((PyArrayObject *)array, NPY_KEEPORDER, (PyArray_Descr *)wide, 0);
@@ -203,7 +204,8 @@ static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Creates an array for the sums of `result`, whose dtype is narrower than `wide`. */
+/* Creates an array of the dtype `wide` for the sums of a product whose result has a narrower dtype. Stores its address
+ * in `at`. */
 static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     PyArrayObject *like = (PyArrayObject *)result;
     Py_INCREF(wide);
@@ -213,8 +215,8 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Computes into `result` a product that needs more than the engine: a conversion of operands, a bias or an activation.
- * Returns 0 on failure; an error may or may not be set. */
+/* Computes a product with a conversion of operands, a bias or an activation, none of which the engine applies. Stores
+ * the product in `result`. Returns 0 on failure; an error may or may not be set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
     PyObject *own[OPERANDS] = {NULL}, *done = NULL;
@@ -345,7 +347,7 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     if (arguments[WIDE] != Py_None) fresh.wide = arguments[WIDE];
     if (fresh.wide && !PyObject_TypeCheck(fresh.wide, &PyArrayDescr_Type))
         return PyErr_Format(PyExc_TypeError, "`wide` is a dtype, or None");
-    if (self->era != arguments[BEGAN]) { /* another thread may call learn or forget meanwhile */
+    if (self->era != arguments[BEGAN]) { /* memo_clear may let other threads call learn or forget */
         Py_XDECREF(memo_clear(object, NULL));
         PyObject *ended = self->era;
         Py_INCREF(arguments[BEGAN]);

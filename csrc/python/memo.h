@@ -28,9 +28,10 @@ enum { MOST_AXES = 4 }; /* operands with more axes are never cached */
 /* In multiply-adds. For less work, releasing the GIL costs more time than it saves. */
 static const double WORTH_RELEASING = 5e5;
 
-/* The key of a product: for each array its type, axes, shape and strides in bytes. Unused words are 0. */
+/* The key of a product: for each array its type, number of axes, shape and strides. Strides are in bytes for NumPy
+ * arrays, and in elements for device arrays. Unused words are 0. */
 typedef struct {
-    Py_ssize_t place;     /* 0: NumPy arrays on the host; else: the device and the class of its arrays */
+    Py_ssize_t place;     /* 0: NumPy arrays on the host; else it identifies the device and the class of the arrays */
     Py_ssize_t role_of_c; /* c is: 0 absent, 1 an array of its own, 2 `out` itself */
     /* Whether alpha is 0 (a and b are then not read), and whether beta is 0 (c is then not read). */
     Py_ssize_t zero[SCALES];
@@ -44,24 +45,25 @@ typedef struct {
 
 /* Additional data for launches on a device. */
 typedef struct {
-    char form[3];                 /* format of alpha and of beta: letters of Python's struct module */
-    uintptr_t low_bits[OPERANDS]; /* bits that must be 0 in the addresses */
+    char form[3];                 /* format of alpha and of beta: one or two letters of Python's struct module */
+    uintptr_t low_bits[OPERANDS]; /* bits that must be 0 in the operands' addresses */
     extent kept;                  /* b if it is prepacked; calls then pass None for b */
 } device_part;
 
-/* An entry of a Memo: the data with which products of one kind are repeated. */
+/* An entry of a Memo: the data with which products of one kind are computed again. */
 typedef struct {
     signature key;
-    /* The engine's plan. NULL for a product on a device, and for a product that only a Batch uses and the engine
-     * does not compute. */
+    /* The engine's plan. NULL for a product on a device. Also NULL for a product on the host that the engine does not
+     * compute: only a Batch uses such an entry. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
-    gemm_scalar alpha;  /* replaces the call's alpha if that is 0 */
+    gemm_scalar alpha;  /* replaces the call's alpha if the call's alpha is 0 */
     PyObject *keep;     /* owner of the plan; on a device the Sequence */
     /* The dtype of a new result, or None if calls pass an out. On a device: a function that creates a result. */
     PyObject *make;
     PyObject *finish; /* adds the bias and applies the activation; NULL: neither */
-    /* The dtype to which a and b are converted, and in which sums are computed if the result is narrower; or NULL. */
+    /* The dtype to which a and b are converted. If the result's dtype is narrower, sums are computed in `wide`, and
+     * then rounded. NULL: no conversion. */
     PyObject *wide;
     int axes; /* number of axes of a new result */
     npy_intp shape[MOST_AXES];
@@ -75,13 +77,14 @@ typedef int run_function(const gemm_plan *, const void *, const void *, const vo
 typedef struct {
     PyObject_HEAD run_function *run;
     PyObject *options; /* the options of all its products, or None */
-    /* The era in which its plans were chosen. In another era the Memo knows no products. */
+    /* The era in which its plans were chosen. An era ends when stored plans must no longer be used (gemm._memo.forget).
+     * In another era the Memo knows no products. */
     PyObject *era;
     table slots;
 } memo;
 
-/* Finds the entry for a call's product. Returns the entry, which is valid until the Memo learns more. Fills in the
- * operands' extents `at`, and alpha and beta rounded for the launch. Returns NULL without an error if the product is
+/* Finds the entry for a call's product. Returns the entry; the pointer is valid until the Memo changes. Stores the
+ * operands' extents in `at`, and the rounded alpha and beta in `scale`. Returns NULL without an error if the product is
  * unknown. */
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
@@ -90,18 +93,19 @@ static inline const gemm_plan *gemm_memo_plan(const slot *known) {
     return known->finish || known->wide ? NULL : known->plan;
 }
 
-/* Whether the Memo's plans may be repeated: they were chosen in the current era. */
+/* Whether the Memo's plans may be used: they may if they were chosen in the current era. */
 int gemm_memo_holds(const memo *self);
 
 /* Whether the operands have the signature `key`, which has no bias. Stores their addresses in `data`. The caller
  * must check that out does not overlap the other operands. */
 int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data);
 
-/* Returns `out`, or a new array for the result of a kind; a new reference. Fills in the extent of a new array. */
+/* Returns the array for the result of a product: operands[OUT], or a new array if that is None. The result is a new
+ * reference. Stores the extent of a new array in at[OUT]. */
 PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at);
 
-/* Computes the product of a, b, c, out, bias (None: absent), alpha and beta if the Memo knows one like it. Returns a
- * new reference, or NULL without an error if the Memo knows none. */
+/* Computes the product of the arguments `given`: a, b, c, out, bias (None: absent), alpha and beta. Returns the result,
+ * a new reference. Returns NULL without an error if the Memo knows no product of this kind. */
 PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *given);
 
 /* Whether two operands have no byte in common. */
@@ -109,29 +113,31 @@ static inline int gemm_apart(const extent *x, const extent *y) {
     return x->high <= y->low || y->high <= x->low;
 }
 
-/* The functions for device arrays; see cuda_plan.c. gemm_device_read adds an array to the signature. Returns 0 if the
- * array is of an unknown kind. */
+/* The functions for device arrays; see cuda_plan.c. gemm_device_read adds an array to the signature at position `at`,
+ * and stores its extent. Returns 0 if it cannot read the array. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
-/* Reads the additional data of a device product. Returns 0 with an error set on failure. */
+/* Stores the additional data of a device product: `from` is the argument `device` of Memo.learn. Returns 0 with an
+ * error set on failure. */
 int gemm_device_learn(PyObject *from, slot *to);
 
-/* Enqueues the product. Returns NULL without an error on failure; the checks in Python then meet the error and
- * report it. */
+/* Enqueues the product. Returns its result, a new reference. Returns NULL without an error on failure; the Python code
+ * then computes the product and reports the error. */
 PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *at, const gemm_scalar *scale);
 
-/* Empties front.c's table of options, and releases its Memos. */
+/* Empties front.c's table of options, and releases the table's references to Memos. */
 void gemm_front_forget(void);
 
-/* The number of Batches that any thread has entered. It is 0 in almost every call. */
+/* The number of Batches that threads have entered and not left. It is 0 during almost every call. */
 extern int gemm_batches;
 
-/* Like gemm_memo_repeat, for a thread that may have entered a Batch. If it has, the Batch makes the product pending. */
+/* Like gemm_memo_repeat, for a thread that may have entered a Batch. If it has, and the product is small enough, the
+ * product becomes pending. */
 PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 
-/* Computes the pending products of this thread's Batch, and removes the Batch from the thread until
- * gemm_batch_resume. Returns the Batch, a new reference. Returns NULL if the thread has no Batch, or with an error
- * set if the computation failed. */
+/* Computes the pending products of this thread's Batch. The thread then has no Batch until gemm_batch_resume. Returns
+ * the Batch, a new reference. Returns NULL without an error if the thread has no Batch, and NULL with an error set if
+ * the computation failed. */
 PyObject *gemm_batch_pause(void);
 void gemm_batch_resume(PyObject *batch);
 

@@ -1,11 +1,13 @@
-/* Whether pending products may be computed in any order: no product reads or writes memory that another product
- * writes.
+/* Checks whether pending products may be computed in any order. They may if no product reads or writes memory that
+ * another product writes.
  *
  * 1. The ranges of addresses that are written are listed, and sorted by address if necessary. Results that were
  * created one after another are usually in order already.
- * 2. Neighbouring ranges that overlap show that two products write the same memory.
- * 3. For each range that is read, a search finds the one written range that could overlap it. The search is skipped
- * if all memory that is read is apart from all memory that is written, as for three arrays that are cut into pieces.
+ * 2. If neighbouring written ranges overlap, two products write the same memory.
+ * 3. For each range that is read, a search finds the last written range that begins before the read range ends. If any
+ * written range overlaps the read range, that last one does. The search is skipped if the span of all memory that is
+ * read does not overlap the span of all memory that is written, for example if the products' a, b and out are pieces of
+ * three large arrays.
  *
  * Threads share all of this work except the sort.
  */
@@ -15,7 +17,7 @@
 
 enum { A, B, C, OUT };
 enum { RUN = 512 };                               /* products per job */
-static const double LIST_NS = 3, LOOK_UP_NS = 20; /* per product */
+static const double LIST_NS = 3, LOOK_UP_NS = 20; /* estimated nanoseconds per product */
 
 static void widen(written *to, uintptr_t low, uintptr_t high) {
     if (low < to->low) to->low = low;
@@ -24,9 +26,9 @@ static void widen(written *to, uintptr_t low, uintptr_t high) {
 
 /* The result of one job. */
 typedef struct {
-    written read, written; /* each from the lowest address to the highest */
-    int ascending;         /* the written ranges ascend, and none overlaps the one before */
-    int dependent;
+    written read, written; /* all memory that is read, and written: from the lowest address to the highest */
+    int ascending;         /* the written ranges ascend, and none overlaps the previous one */
+    int dependent;         /* a product reads memory that another product writes */
 } part;
 
 typedef struct {
@@ -81,8 +83,8 @@ static void list_some(void *context, int64_t job, int slot) {
     x->parts[job] = found;
 }
 
-/* Sorts ranges in any order by `low`: a radix sort with digits of eleven bits. `spare` has room for as many ranges.
- * Returns `all` or `spare`, whichever contains the result. */
+/* Sorts ranges by `low`, whatever their order before: a radix sort with digits of eleven bits. `spare` has room for
+ * `count` ranges. Returns `all` or `spare`, whichever contains the result. */
 static written *sort_any(written *all, written *spare, int64_t count) {
     enum { BITS = 11, DIGITS = 1 << BITS };
     uintptr_t least = all[0].low, most = all[0].low, differ = 0;
@@ -98,7 +100,8 @@ static written *sort_any(written *all, written *spare, int64_t count) {
         for (int64_t i = 0; i < count; i++) ends[(all[i].low - least) >> shift & (DIGITS - 1)]++;
         for (int digit = 0; digit < DIGITS; digit++) {
             const int64_t many = ends[digit];
-            ends[digit] = end, end += many; /* the index where this digit's ranges begin */
+            /* the index where this digit's ranges begin; each range that is stored advances it */
+            ends[digit] = end, end += many;
         }
         for (int64_t i = 0; i < count; i++) spare[ends[(all[i].low - least) >> shift & (DIGITS - 1)]++] = all[i];
         written *sorted = spare;
@@ -107,21 +110,22 @@ static written *sort_any(written *all, written *spare, int64_t count) {
     return all;
 }
 
-/* Sorts ranges by `low` that are nearly in order, such as the memory of arrays that were created one after another.
- * The few ranges that are out of order are taken out, sorted, and merged again. `spare` has room for as many ranges.
- * Returns the array that contains the result. */
+/* Sorts ranges by `low`. This is fast if most ranges are in order already, as those of arrays that were created one
+ * after another are: the few ranges that are out of order are taken out, sorted, and merged again. `spare` has room for
+ * `count` ranges. Returns `all` or `spare`, whichever contains the result. */
 static written *sort(written *all, written *spare, int64_t count) {
     int64_t kept = 0, out = 0;
     for (int64_t i = 0; i < count; i++) {
         const written x = all[i];
         if (!kept || all[kept - 1].low <= x.low)
             all[kept++] = x;
-        else if (kept < 2 || all[kept - 2].low <= x.low) /* the previous range is too high */
+        else if (kept < 2 || all[kept - 2].low <= x.low) /* the previous range is out of order, not x */
             spare[out++] = all[kept - 1], all[kept - 1] = x;
         else
             spare[out++] = x;
         if (out <= count / 8) continue;
-        memcpy(all + kept, spare, (size_t)out * sizeof *spare); /* put the ranges back into `all`, at other positions */
+        /* More than 1/8 is out of order. Put these ranges back into `all`, in any order, and sort everything. */
+        memcpy(all + kept, spare, (size_t)out * sizeof *spare);
         return sort_any(all, spare, count);
     }
     const written *others = out ? sort_any(spare, spare + out, out) : spare;
@@ -130,8 +134,8 @@ static written *sort(written *all, written *spare, int64_t count) {
     return all;
 }
 
-/* Returns the index of the last of `count` ranges that begins below `end`, or -1. `near` is the result of the
- * previous search. */
+/* Returns the index of the last range that begins below `end`, or -1 if none does. `all` has `count` ranges in order.
+ * `near` is the result of the previous search. */
 static int64_t last_before(const written *all, int64_t count, uintptr_t end, int64_t near) {
     /* Products that follow each other usually read neighbouring ranges. */
     for (int step = 0; step < 2 && near < count; step++, near++)

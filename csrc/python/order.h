@@ -1,5 +1,5 @@
-/* For gemm._memo: the check whether products may be computed in any order, and helpers that read columns of
- * operands. */
+/* For gemm._memo: the check whether products may be computed in any order, and functions that read columns of operands
+ * (see batch.h). */
 #ifndef GEMM_PYTHON_ORDER_H
 #define GEMM_PYTHON_ORDER_H
 
@@ -16,14 +16,15 @@ enum { MOST_ALIKE = 16384 }; /* the maximum number of products in one check */
 
 typedef void share_function(gemm_work *, void *, int64_t, double, double);
 
-/* For the operands a, b, c and out of a product: the first byte, and the byte after the last one, relative to the
- * address of the first element. reads_c: c is read, and c is not out. */
+/* For each of the operands a, b, c and out of a product: the offsets of its first byte, and of the byte after its last
+ * byte, from the address of its first element. `low` is negative if a stride is negative. reads_c: c is read, and c is
+ * not out. */
 typedef struct {
     ptrdiff_t low[4], high[4];
     int reads_c;
 } reach;
 
-/* A range of addresses. */
+/* A range of addresses, from `low` to `high` (exclusive). */
 typedef struct {
     uintptr_t low, high;
 } written;
@@ -39,13 +40,14 @@ typedef struct {
     size_t next_kind;
 } products;
 
-/* Whether the products from `start` to `stop` may be computed in any order; at most MOST_ALIKE products. `outs` has
- * room for twice as many ranges. `ns` is the estimated time of the products in nanoseconds. */
+/* Whether the products from `start` to `stop` (exclusive) may be computed in any order; at most MOST_ALIKE products.
+ * `outs` is working memory: two ranges per product. `share` is gemm_share. `ns` is the estimated time of computing the
+ * products after this check, in nanoseconds. */
 int gemm_independent(const products *all, int64_t start, int64_t stop, written *outs, share_function *share, double ns);
 
-/* A product's operand from a column: an item of a tuple or list, or the object that stands for all products. Returns
- * a borrowed reference, or NULL with an error set if the column is too short. If the column is long enough, the
- * function only reads memory: threads without the GIL may call it while another thread holds the GIL. */
+/* A product's operand from a column: an item of a tuple or list, or the one object that is the operand of all products.
+ * Returns a borrowed reference, or NULL with an error set if the column is too short. If the column is long enough, the
+ * function only reads Python objects: threads without the GIL may call it while another thread holds the GIL. */
 static inline PyObject *gemm_column_item(PyObject *column, Py_ssize_t product) {
     return PyList_Check(column)    ? PyList_GetItem(column, product)
            : PyTuple_Check(column) ? PyTuple_GetItem(column, product)
@@ -57,8 +59,8 @@ static inline int gemm_column_lists(PyObject *column) {
     return PyList_Check(column) || PyTuple_Check(column);
 }
 
-/* Reads a number that threads lower together. Only compilers that have the atomic functions below build with threads;
- * see csrc/driver/pool.c. */
+/* Reads a number that several threads may lower at the same time. The engine has threads only if the compiler has the
+ * atomic functions below; see csrc/driver/pool.c. */
 static inline int64_t gemm_least(const int64_t *shared) {
 #ifdef __GNUC__
     return __atomic_load_n(shared, __ATOMIC_RELAXED);

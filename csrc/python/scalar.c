@@ -34,8 +34,8 @@ int gemm_read_type(const char *text, number_type *to) {
     return 0;
 }
 
-/* Rounds to a float with `bits` bits of precision, the least normal exponent `least` and the largest number
- * `largest`. */
+/* Rounds x to a floating-point type with `bits` bits of precision, the smallest normal exponent `least` and the largest
+ * finite number `largest`. Larger results become infinite. */
 static double narrow(double x, int bits, int least, double largest) {
     if (x == 0 || !isfinite(x)) return x;
     const int exponent = ilogb(x) > least ? ilogb(x) : least;

@@ -1,6 +1,6 @@
 /* A hash table with a maximum number of entries, for gemm._memo. In a full table, a new entry replaces an entry that
- * is chosen at random. If a program cycles through slightly more keys than fit, only some of its lookups fail; with
- * another choice, such as the oldest entry, all would fail. */
+ * is chosen at random. If a program cycles through slightly more keys than fit, only some of its lookups fail. If the
+ * new entry replaced the oldest entry instead, all of these lookups would fail. */
 #ifndef GEMM_PYTHON_TABLE_H
 #define GEMM_PYTHON_TABLE_H
 
@@ -25,11 +25,11 @@ void *gemm_table_find(const table *t, const void *key);
 
 enum { NO_MEMORY = -1, FRESH, REPLACED };
 
-/* Stores a copy of `entry`. `before` receives the entry that it replaces, which has the same key or, in a full
- * table, another key. */
+/* Stores a copy of `entry`. Returns NO_MEMORY, FRESH or REPLACED. If REPLACED, `before` receives the replaced entry,
+ * which has the same key or, if the table was full, another key. */
 int gemm_table_put(table *t, const void *entry, void *before);
 
-/* Frees the memory of a table, and empties it. The caller has released the objects of the entries before. */
+/* Frees the memory of a table, and empties it. The caller must have released the objects that the entries own. */
 void gemm_table_free(table *t);
 
 #endif
