@@ -40,8 +40,8 @@
 
 static_assert(THREADS == WORKERS, "a thread has TM * TN outputs");
 
-// A thread's share of an operand's tiles, held in registers (`at`) between global and shared memory. In shared memory,
-// a tile is BK rows (steps of k) of WIDE elements along m (n). In global memory, `step` is the stride along k and `line`
+// A thread's share of an operand's tiles, held in registers (`at`) on the way to shared memory. In shared memory, a
+// tile is BK rows (steps of k) of WIDE elements along m (n). In global memory, `step` is the stride along k, and `line`
 // the stride along m (n). ALONG_K: `step` is 1. `corner` is the first element of the first tile, `from` the thread's
 // first element of the next tile.
 template <int WIDE, bool ALONG_K> struct Held {

@@ -25,9 +25,9 @@ PTX void barrier_expect(unsigned bar, unsigned bytes) { // also counts as an arr
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-// Arrives at the same barrier in another block of the cluster. The arrival has no release semantics: it orders no
-// stores. Such an arrival is enough for readers whose reads have completed. A release at cluster scope would be a fence
-// for all memory and cost some thousand cycles per stage.
+// Arrives at the same barrier in block `cta` of the cluster. The arrival has no release semantics: it orders no stores.
+// Such an arrival is enough for a reader whose reads have completed. A release at cluster scope would be a fence for
+// all memory and cost some thousand cycles per stage.
 PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
     asm volatile("{\n\t.reg .b32 remote;\n\t"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
@@ -133,12 +133,13 @@ PTX void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Waits until at most PENDING of this thread's store groups are not yet written.
+// Waits until at most PENDING of this thread's groups of stores are not yet complete.
 template <int PENDING> PTX void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Waits until at most PENDING groups have not yet read shared memory. The memory of the others may then be reused.
+// Waits until at most PENDING of this thread's groups of stores have not yet read their shared memory. The shared
+// memory of its other groups may then be reused.
 template <int PENDING> PTX void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
