@@ -32,10 +32,10 @@ template <int RUNS, int MEMBERS> struct Exchange {
     // `pass` or cluster_meet only after its last access to the memory of `inbox`. Part p is block `rank` + p * apart of
     // the cluster. run_of(i) is this thread's run i as a float4. `parity` is the parity of the current phase of `bar`.
     //
-    // Why it is safe to write the inbox: a block writes into an inbox only after cluster_meet, so after all threads of
-    // the cluster have finished with that memory. Why the data is complete and stays: a thread reads its inbox only
-    // after `bar` has counted all bytes of this phase, and no block sends a byte of the next phase before the readers
-    // have called cluster_meet again.
+    // Why it is safe to write an inbox: a block writes only after cluster_meet. All threads of the cluster have then
+    // finished their accesses to that memory. Why the data is complete and not overwritten: a thread reads its inbox
+    // only after `bar` has counted all bytes of this phase, and no block sends a byte of the next phase before the
+    // readers have called cluster_meet again.
     template <class RUN_OF>
     __device__ __forceinline__ void pass(int thread, int rank, int apart, unsigned parity, RUN_OF run_of) const {
         cluster_meet();

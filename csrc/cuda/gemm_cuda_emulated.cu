@@ -5,10 +5,10 @@
 //     PLANES 3, bfloat16    a*b = a0 b0 + (a0 b1 + a1 b0) + (a1 b1 + a0 b2 + a2 b0)     dropped: below 2^-23 |a b|
 //     PLANES 2, float16     a*b = a0 b0 + (a0 b1 + a1 b0)                               dropped: below 2^-22 |a b|
 //
-// The tensor core's accumulator truncates, so its error would grow with k and have a bias. A warpgroup therefore uses
-// this accumulator for one stage only, adding the smallest products first. Then it adds the result to separate float32
-// sums, rounded to nearest. The two warpgroups alternate: while one adds, the other multiplies, so the tensor cores
-// never wait for additions.
+// The tensor core's accumulator truncates, so its errors would have one direction and add up with k. A warpgroup
+// therefore uses this accumulator for one stage only, adding the smallest products first. Then the warpgroup adds the
+// result to separate float32 sums, rounded to nearest. The two warpgroups alternate: while one adds, the other
+// multiplies, so the tensor cores never wait for additions.
 //
 // |error| <= (k + 48) 2^-24 |a| |b|, where |a| |b| is the product of the absolute values. With float16, the error of
 // gemm_cuda_split is added: elements that are at most 2^-17 times the largest element of their row (column) lose up to

@@ -49,7 +49,7 @@ template <int WIDE, bool ALONG_K> struct Held {
     static constexpr int LINES = THREADS / LINE;                              // threads along the other axis
     static constexpr int STEPS = ALONG_K ? BK / 8 : BK / LINES;               // loads per thread along k
     static constexpr int COUNT = ALONG_K ? WIDE / LINES : WIDE / LINE;        // loads per thread along m (n)
-    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // distance between a thread's loads
+    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // distances between a thread's loads
     static constexpr int PITCH = WIDE + CHUNK; // the padding avoids bank conflicts when 8 threads store one column
     static_assert(THREADS % LINE == 0 && STEPS * COUNT * THREADS == WIDE * BK, "tiles are whole");
     const T *from;

@@ -242,7 +242,7 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
         for (; left > ragged; --left) {
             const Stages before = ring;
             ring.next();
-            if (left > 1) barrier_wait(ring.full(), ring.parity); // here, so that the code that follows has no branch
+            if (left > 1) barrier_wait(ring.full(), ring.parity); // waits here, so that `multiply` needs no branch
             // The offset of the stage that is loaded ahead. In the last step it is the current stage: the elements are
             // not used, but the loads need no branch.
             const unsigned next = kept((left > 1 ? ring : before).stage * bytes);

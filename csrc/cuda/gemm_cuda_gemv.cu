@@ -16,11 +16,13 @@
 // for its BM * BN chains of fma.
 //
 // A product with few rows is launched as the transposed product out' = b' a'. The kernel also accepts more than BN
-// columns: it computes BN columns at a time, and each group of columns reads a again. Grid: x = ceil(n / BN) groups of
-// columns * ceil(m / BM) blocks of rows * parts of k (the fastest); y = the batch. Strides may be anything, except that
-// a's stride along k (with A_TURNED: along m) must be 1 if A_VECTOR is not 1. The number of bytes of a in flight
+// columns: it computes BN columns at a time, and each group of columns reads a again. Strides may be anything, except
+// that a's stride along k (with A_TURNED: along m) must be 1 if A_VECTOR is not 1. The number of bytes of a in flight
 // determines the speed: 16 loads by each of 256 threads are 64 KiB per multiprocessor, and a busy multiprocessor of an
 // H200 needs about 30 KiB.
+//
+// Grid: x = ceil(n / BN) * ceil(m / BM) * parts, for groups of columns, blocks of rows and parts of k. The part changes
+// fastest, then the block of rows. y = the batch.
 
 #ifndef BM
 #define BM 64 // rows of out per block

@@ -4,9 +4,9 @@
 //     to[z, i, j] = from[z, i, j]     i < rows, j < cols;      0 for cols <= j < to_row, so that a kernel may read each
 //                                                              row to its end in loads of 16 bytes
 //
-// A copy that is contiguous along k has m (b: n) rows and k columns. A copy that is contiguous along m has k rows and m
-// columns. The kernel only moves bits; ELEMENT_BYTES describes the type. With WIDEN, it also converts fp8 to float16,
-// which is exact. A block copies tiles of EDGE x EDGE elements in steps of 16 bytes:
+// A copy that is contiguous along k has m (b: n) rows and k columns. A copy that is contiguous along m (b: n) has k
+// rows and m (n) columns. The kernel only moves bits; ELEMENT_BYTES describes the type. With WIDEN, the kernel also
+// converts fp8 to float16, which is exact. A block copies tiles of EDGE x EDGE elements in steps of 16 bytes:
 //
 //     |from_col| <= |from_row|                chunk by chunk, without shared memory
 //     else (mostly from_row = 1):

@@ -7,12 +7,12 @@
 //     1 loading warpgroup  one lane waits until a stage is empty, sets the expected byte count, and starts TMA loads.
 //                          It is a whole warpgroup because only warpgroups can give registers to other warpgroups
 //
-// The grid is persistent: each block computes several tiles, over the whole batch. The loads of the next tile run
-// during the epilogue of the current tile. SHARING blocks of a cluster compute tiles that are adjacent along m and
-// share the tile of b. Each of them loads its part of b's boxes and multicasts it into the shared memory of all of
-// them. A stage is therefore empty when the warpgroups of all these blocks have read it. With split-K, the parts of a
-// tile also belong to the cluster: it has SHARING * parts blocks, with consecutive block numbers. The parts exchange
-// their partial sums through shared memory.
+// The grid is persistent: each block computes several tiles of out, over the whole batch. The loads for the next tile
+// of out run during the epilogue of the current one. SHARING blocks of a cluster compute tiles of out that are adjacent
+// along m and share the tiles of b. Each of these blocks loads its part of b's boxes and multicasts it into the shared
+// memory of all of them. A stage is therefore empty when the warpgroups of all these blocks have read it. With split-K,
+// the parts of a tile of out also belong to the cluster, which then has SHARING * parts blocks with consecutive block
+// numbers. The parts exchange their partial sums through shared memory.
 #ifndef GEMM_CUDA_HOPPER
 #define GEMM_CUDA_HOPPER
 
@@ -64,9 +64,9 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
 // through the stages in the same order.
 //
 // Why a stage may be reused: each reader arrives at `empty` after its last read of the stage (with wgmma: after it has
-// waited for the wgmma group). It arrives at the `empty` of every block whose loader writes to this stage. The loader
-// waits for all these arrivals before it writes. The previous writes to the stage were also TMA writes, so no proxy
-// fence is needed. Readers read only complete data, because `full` counts the bytes.
+// waited for the wgmma group). It arrives at the `empty` barrier of every block whose loader writes to this stage. The
+// loader waits for all these arrivals before it writes. The previous writes to the stage were also TMA writes, so no
+// proxy fence is needed. Readers read only complete data, because `full` counts the bytes.
 template <int DEPTH, int BYTES> struct Ring {
     static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
     unsigned char *memory; // the stages, then their barriers, then the barrier of the split-K exchange

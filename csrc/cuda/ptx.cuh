@@ -165,8 +165,7 @@ template <int PENDING> PTX void copy_wait() { // waits until at most PENDING of 
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// ---- ldmatrix: loads 1, 2 or 4 matrices of 8 x 8 16-bit elements. Lane 8i + r passes the address of row r of matrix
-// i.
+// ---- ldmatrix: loads matrices of 8 x 8 16-bit elements. Lane 8i + r passes the address of row r of matrix i.
 
 PTX void ldmatrix_x1(unsigned (&to)[1], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(to[0]) : "r"(row) : "memory");

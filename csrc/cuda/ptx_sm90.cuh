@@ -77,8 +77,9 @@ PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
 }
 
 // ---- TMA: one thread loads or stores a box of a tensor in global memory. x counts along the contiguous axis. A load
-// adds its bytes to the count of `bar`, including the zeros it writes for elements outside the tensor. A multicast load
-// writes to the same address, and counts at the same barrier, in each block of the cluster whose bit is set in `mask`.
+// adds its bytes to the count of `bar`, including the zeros that it writes for elements outside the tensor. A multicast
+// load writes to the same address, and counts at the same barrier, in each block of the cluster whose bit is set in
+// `mask`.
 
 struct alignas(64) TensorMap { // a __grid_constant__ parameter; cuTensorMapEncodeTiled fills it
     unsigned char opaque[128];
@@ -225,8 +226,8 @@ PTX void mma_f64(double (&d)[4], const double (&a)[8], const double (&b)[4]) { /
                    "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
-// ---- Changes the register count of a warpgroup. All four warps must call it. sm_90a; N is a multiple of 8 from 24 to
-// 256.
+// ---- setmaxnreg (sm_90a): changes the registers per thread of a warpgroup to N, a multiple of 8 from 24 to 256. All
+// four warps must execute it.
 
 template <int N> PTX void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
