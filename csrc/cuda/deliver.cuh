@@ -1,10 +1,10 @@
 // Stores a tile that wgmma has computed: moves the accumulators from a warp's fragments to adjacent elements of out.
 //
 // A warp holds 16 rows of the tile. In lane l, sums[4j + 2h + i] is the element of column 8j + 2(l%4) + i and of row
-// l/4 + 8h, or of row 2(l/4) + h if PAIRED. The sums pass through shared memory. From there, each lane reads a run of
-// 16 bytes of out, or single elements if the runs are not aligned. The runs follow the rows of out, or its columns if
-// out is contiguous along its columns. Each warp works independently, except with split-K, where blocks exchange
-// partial sums (exchange.cuh).
+// l/4 + 8h, or of row 2(l/4) + h if PAIRED. The sums pass through shared memory. From there, each lane reads the sums
+// of a run (16 bytes of adjacent elements of out) and stores the run at once. If the runs are not aligned, the lane
+// stores single elements. A run is part of a row of out, or part of a column if out_row is 1 and out_col is not. Each
+// warp works independently, except with split-K: the blocks of a tile then exchange partial sums (exchange.cuh).
 #ifndef GEMM_CUDA_DELIVER
 #define GEMM_CUDA_DELIVER
 
@@ -21,12 +21,13 @@
 
 enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
-    // Columns of a warp's sums in shared memory at a time.
+    // Number of columns of a warp's sums that are in shared memory at a time.
     STAGED = 32,
     PITCH = STAGED + 8,                 // elements from row to row in shared memory, chosen to avoid bank conflicts
     BOX_BYTES = 16 * 128,               // bytes of a box
     STAGING_AT = OUT_BOXES ? 1024 : 16, // alignment of the staging memory
-    // Bytes of staging memory per warp: 16 * PITCH elements, or the warp's boxes.
+    // Bytes of staging memory per warp. It must hold 16 rows of PITCH 4-byte sums (2560 bytes) or the warp's boxes.
+    // With one box, the 2560 bytes are rounded up to the alignment.
     STAGING = OUT_BOXES == 0   ? 16 * PITCH * 4
               : OUT_BOXES == 1 ? 3072
                                : OUT_BOXES * BOX_BYTES
@@ -42,7 +43,7 @@ template <class T> INLINE unsigned halves(T, float, float) {
     return 0;
 }
 
-// Stores columns FIRST .. FIRST + WIDE - 1 of the sums to shared memory, with rows `pitch` elements apart.
+// Stores columns FIRST .. FIRST + WIDE - 1 of the sums to shared memory at `to`, with rows `pitch` elements apart.
 template <int FIRST, int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void put(T *to, int pitch, const T (&sums)[COUNT]) {
     const int lane = threadIdx.x % 32;
@@ -56,8 +57,8 @@ INLINE void put(T *to, int pitch, const T (&sums)[COUNT]) {
         }
 }
 
-// Stores block number `block` of STAGED columns. The recursion turns `block` into a constant, because registers cannot
-// be indexed at run time.
+// Stores STAGED columns of the sums, starting at column block * STAGED, to shared memory at `to`. The recursion turns
+// `block` into a constant, because registers cannot be indexed at run time.
 template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int block, T *to, const T (&sums)[COUNT]) {
     if constexpr (WIDE > STAGED) {
         if (block < WIDE / STAGED - 1) return put_block<WIDE - STAGED, PAIRED>(block, to, sums);
@@ -65,9 +66,9 @@ template <int WIDE, bool PAIRED, class T, int COUNT> INLINE void put_block(int b
     put<WIDE - STAGED, STAGED, PAIRED>(to, PITCH, sums);
 }
 
-// Loads four rows of a column, starting at `mine`. Four adjacent lanes load from the same column. Lane x starts with
-// row x % 4 of its four rows, so that the loads of the four lanes hit different banks. The two selection steps then
-// restore the order of the rows.
+// Loads four rows of a column: mine[0], mine[step], mine[2 * step] and mine[3 * step]. Four adjacent lanes load from
+// the same column. Lane x loads row x % 4 of its four rows first, so that the loads of the four lanes hit different
+// banks. The two selection steps then restore the order of the rows.
 template <class FOUR, class T> INLINE FOUR column_of(const T *mine, int step) {
     const int first = threadIdx.x % 4;
     FOUR x, y, z;
@@ -97,8 +98,9 @@ template <class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step)
     }
 }
 
-// The epilogue for 16 rows and the first `here` of WIDE columns of the sums at `from`; out's element of the first sum
-// is (top, left). `down`: g describes the transposed out, and the runs follow the columns of the sums.
+// Applies the epilogue to the sums at `from` (16 rows, the first `here` of WIDE columns) and stores the results. The
+// first sum is that of row `top` and column `left` of out. `down`: g describes the transposed out, and a run follows a
+// column of the sums.
 template <int WIDE, class T, class ADJUST>
 INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long top, long long left, long long z,
                    ADJUST adjust) {
@@ -133,16 +135,16 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long 
     }
 }
 
-// A warp's 16 rows of BLOCK 16-bit numbers in shared memory, as chunks of 16 bytes. Chunk j of row r is stored at
-// position j ^ swapped(r). With this swizzle, 8 lanes access all 32 banks, along a row and along a column. For 64
-// columns it is TMA's 128-byte swizzle.
+// The address of chunk `chunk` (16 bytes) of row `row`, in a warp's 16 rows of BLOCK 16-bit numbers in shared memory.
+// Chunk j of a row is stored at position j ^ swapped. With this swizzle, 8 lanes access all 32 banks, whether their
+// chunks are adjacent along rows or along a column. If BLOCK is 64, it is TMA's 128-byte swizzle.
 template <int BLOCK> INLINE unsigned char *chunk_at(unsigned char *rows, int row, int chunk) {
     const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
     return rows + (row * (BLOCK / 8) + (chunk ^ swapped)) * 16;
 }
 
-// Stores columns `first` to first + BLOCK - 1 of alpha * sums to shared memory at `rows`. The results are rounded in
-// registers; stmatrix then converts fragments to rows.
+// Stores columns `first` to first + BLOCK - 1 of alpha * sums to shared memory at `rows`, as 16-bit numbers. The
+// results are rounded in registers; stmatrix then stores the fragments as rows.
 template <int BLOCK, bool PAIRED, class T, int COUNT>
 INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
     const int lane = threadIdx.x % 32, mine = PAIRED ? lane % 8 * 2 + lane / 8 % 2 : lane % 16;
@@ -159,9 +161,9 @@ INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigne
 }
 
 // Stores 16-bit results along the rows of out, for products without c. The lanes store WIDE columns, BLOCK at a time.
-// If the rows are aligned, each lane stores 16 bytes. Otherwise each lane stores two elements, so that adjacent lanes
-// store adjacent elements: if each lane stored the elements of its own 16 bytes, every store instruction would touch
-// every sector of the rows.
+// If the rows are aligned, each lane stores 16 bytes at a time. Otherwise each lane stores two elements at a time, and
+// adjacent lanes store adjacent pairs. If each lane instead stored 16 bytes of its own, element by element, every store
+// instruction would touch every sector of the rows.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
@@ -206,7 +208,8 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
     }
 }
 
-// Stores 32 columns of alpha * sums as 4-byte numbers, starting at column `first`, in TMA's 128-byte swizzle.
+// Stores 32 columns of alpha * sums, starting at column `first`, to shared memory at `rows`, as 4-byte numbers in TMA's
+// 128-byte swizzle.
 template <bool PAIRED, class T, int COUNT>
 INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
     const int lane = threadIdx.x % 32;
@@ -220,13 +223,13 @@ INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned
         }
 }
 
-// Stores results by TMA, for products without c. The warp continues while its boxes are in flight. For a box
-// that was completely beyond n, an H200 wrote past the end of the row, up to the next multiple of 16 bytes. Such boxes
-// are therefore not sent, and rows of out must be multiples of 16 bytes (out_map).
+// Stores results by TMA, for products without c. The warp continues while its boxes are in flight. When a box was
+// completely beyond n, TMA on an H200 wrote past the end of the row, up to the next multiple of 16 bytes. Such boxes
+// are therefore not sent, and rows of out must be multiples of 16 bytes (`out_map` in operand_layout.py).
 //
-// The memory of a box belongs to one warp. Before the warp writes a new box there, the lane that sent the previous box
-// waits until TMA has read it, and the warp synchronizes. Before the new box is sent, each lane executes a proxy fence,
-// and the warp synchronizes again.
+// The memory of a box belongs to one warp. Before the warp writes a new box to this memory, the lane that sent the
+// previous box from it waits until TMA has read that box, and the warp synchronizes. Before the new box is sent, each
+// lane executes a proxy fence, and the warp synchronizes again.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, const TensorMap *out_map,
                        unsigned top, unsigned left, int z) {
@@ -248,7 +251,7 @@ INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *sta
             if (threadIdx.x % 32 == 0)
                 tma_store_3d(out_map, shared_address(rows), (int)left + box * COLUMNS, (int)top, z);
         }
-        // A box that was not sent also forms a group: the number of groups per box stays constant.
+        // Every box is one group, so that bulk_wait_read can count boxes. A box that was not sent is an empty group.
         if (threadIdx.x % 32 == 0) bulk_commit();
     }
 }
@@ -259,10 +262,11 @@ struct AsTheyAre {
     }
 };
 
-// Stores the tile at (top, left) of product z. This warp holds 16 rows of WIDE columns. All warps of GROUPS warpgroups
+// Stores tile `tile` of product z. In `sums`, each warp has 16 rows of WIDE columns. All warps of GROUPS warpgroups
 // call this function together. `staging`: STAGING bytes per warp. `ring`: shared memory for the split-K exchange.
-// `joined`: the barrier of that exchange. `out_map`: tensor map of out, used if g.mapped is 1. Before the epilogue each
-// sum becomes adjust(sum, i, j); adjust is also called with i and j beyond m and n.
+// `joined`: the barrier of that exchange. `out_map`: tensor map of out, used only if g.mapped is 1. Before the
+// epilogue, each sum becomes adjust(sum, i, j), where i and j are its row and column in out. adjust is also called for
+// elements outside out (i >= m or j >= n).
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
                     Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {
@@ -303,7 +307,7 @@ INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *stagin
     typedef Exchange<RUNS, MEMBERS> Parts;
     if (g.parts > 1) {
         const Parts exchange(ring, joined, g.parts, blockIdx.x / SHARING % g.parts);
-        // The parity of the current phase. The phase cannot end before the cluster has synchronized.
+        // The parity of the barrier's current phase. This phase cannot end before the cluster synchronizes in `pass`.
         const unsigned parity = barrier_passed(joined, 0);
         exchange.pass(threadIdx.x, blockIdx.x % SHARING, SHARING, parity, [&](int i) {
             Run run;

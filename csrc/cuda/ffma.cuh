@@ -3,11 +3,11 @@
 //
 //   block    BM x BN outputs; shared memory holds BK rows of BM elements of a, and BK rows of BN elements of b
 //   warp     4 x 8 lanes with TM x TN outputs each; BN / (8 * TN) warps along n
-//   lane     its outputs are in chunks of 16 bytes, and consecutive lanes have consecutive chunks: loads without bank
-//            conflicts. Lanes 2i and 2i + 1 differ only in m, and so do lanes i and i + 16. A half-warp therefore reads
-//            2 chunks of a or 8 chunks of b, which is one shared memory access
+//   lane     TM rows and TN columns, both in chunks of 16 bytes. Lanes that are neighbors along m (n) have adjacent
+//            chunks, so their loads have no bank conflicts. Lanes 2i and 2i + 1 differ only in m, and so do lanes i and
+//            i + 16. A half-warp therefore reads 2 chunks of a or 8 chunks of b, which is one shared memory access
 //
-// With 8 x 16 outputs, a lane needs 6 loads of 16 bytes for 128 multiply-adds.
+// With 8 x 16 outputs in float, a lane needs 6 loads of 16 bytes for the 128 multiply-adds of one step of k.
 #ifndef GEMM_CUDA_FFMA
 #define GEMM_CUDA_FFMA
 
@@ -26,7 +26,8 @@ enum {
 static_assert(BM % (LANES_M * TM) == 0 && BN % (LANES_N * TN) == 0, "warps are whole");
 static_assert(TM % CHUNK == 0 && TN % CHUNK == 0, "lanes read whole chunks");
 
-// Number of adjacent rows of a lane. It is the size of a chunk if a is contiguous along m in shared memory.
+// A lane's rows are groups of BESIDE_M adjacent rows. It is CHUNK if a is contiguous along m in shared memory, and 1 if
+// a is contiguous along k there (gemm_cuda_ffma_tma).
 #ifndef BESIDE_M
 #define BESIDE_M CHUNK
 #endif
@@ -41,7 +42,7 @@ INLINE Lane lane_of(int thread) {
                 warp % WARPS_N * LANES_N * TN + lane / 2 % 8 * CHUNK};
 }
 
-// Distance of the lane's i-th row (column) from its first one.
+// The distance, in rows (columns) of the tile, from a lane's first row (column) to its row (column) number i.
 template <int LANES, int BESIDE = CHUNK> INLINE int ahead(int i) {
     return i / BESIDE * LANES * BESIDE + i % BESIDE;
 }
@@ -53,9 +54,9 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], unsigned from) 
 
 // acc += a * b' (outer product). acc[i * TN + j] is the element of row i and column j.
 //
-// A multiprocessor issues one fma per clock only if the fma reads at most two registers. An operand that the previous
-// fma has read in the same position is reused and does not count. The loop therefore goes along one row and back along
-// the next. Each fma then reads the sum and one new element of a or b.
+// A multiprocessor issues one fma per clock only if the fma reads at most two registers. A register that the previous
+// fma has read in the same operand position is reused and does not count. The loop therefore goes along one row and
+// back along the next. Each fma then reads two registers: its sum and one new element of a or b.
 INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -67,14 +68,15 @@ INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
     }
 }
 
-// The elements that a lane multiplies, from tiles with rows of A_PITCH and B_PITCH elements. The lane holds two rows:
-// while it multiplies one row, it loads the next. A scheduler has only 2 warps, which is not enough to hide the latency
-// of the loads behind the arithmetic of other warps.
+// The elements that a lane multiplies, loaded from tiles in shared memory. A row of a tile is one step of k. The rows
+// are A_PITCH elements apart in a's tile, and B_PITCH in b's. The lane holds its elements of two rows: while it
+// multiplies one row, it loads the next. A scheduler has only 2 warps, which is not enough to hide the latency of the
+// loads behind the arithmetic of other warps.
 template <int A_PITCH, int B_PITCH> struct Fragments {
     alignas(16) T a[2][TM], b[2][TN];
-    unsigned a_from, b_from; // shared memory addresses of the lane's chunks in the first row
+    unsigned a_from, b_from; // shared memory addresses of the lane's first chunks in the first row
 
-    // Starts a tile. a_at and b_at are the addresses of this lane's chunks in the first row.
+    // Starts a tile: loads its first row. a_at and b_at are the addresses of this lane's first chunks in that row.
     __device__ __forceinline__ void begin(unsigned a_at, unsigned b_at) {
         a_from = kept(a_at), b_from = kept(b_at);
         row(0, 0);
@@ -91,8 +93,8 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
             add_product(acc, a[p % 2], b[p % 2]);
         }
     }
-    // Multiplies only the first `steps` rows: for the last tile of k. The rows of zeros after them must not be
-    // multiplied: adding +0 to a sum of -0 gives +0, but the ordered chain over k gives -0.
+    // Multiplies only the first `steps` rows: for the last tile of k. The tile's other rows are zeros and must not be
+    // multiplied: adding +0 to a sum of -0 gives +0, but an ORDERED sum must stay -0.
     __device__ __forceinline__ void multiply_rest(T (&acc)[TM * TN], int steps) {
 #pragma unroll 1
         for (int p = 0; p < steps; ++p) {
@@ -102,7 +104,7 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
     }
 };
 
-// The place in out of a thread's sums.
+// Where in out a thread stores its sums.
 struct Target {
     Tile tile;
     Lane lane;
@@ -116,8 +118,8 @@ struct Target {
     }
 };
 
-// Adds the sums of all parts, applies the epilogue and stores to out. Called by WORKERS threads. ROOM, `shared` and
-// `turn` are as in join.
+// Adds the sums of all parts of k of tile `index`, applies the epilogue and stores to out. Called by WORKERS threads.
+// ROOM, `shared` and `turn` are as in join.
 template <bool ROOM>
 INLINE void finish(const Gemm &g, long long z, unsigned index, int part, int thread, const T (&acc)[TM * TN],
                    void *shared, int turn = 0) {

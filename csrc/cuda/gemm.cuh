@@ -2,7 +2,8 @@
 //
 // Each kernel's .cu file defines the defaults of its parameters and then includes this header. The compile command
 // chooses the element types with -DA_TYPE, -DB_TYPE and -DOUT_TYPE (see number.cuh). Kernels accumulate in type SUM.
-// They apply alpha, beta and the bias in type SCALE.
+// They apply alpha, beta and the bias in type SCALE. A kernel is ORDERED if it computes the sum of each output as one
+// chain of fma in ascending k, starting at +0: all ORDERED kernels give the same bits.
 #ifndef GEMM_CUDA_GEMM
 #define GEMM_CUDA_GEMM
 
@@ -21,13 +22,13 @@
 #define EPILOGUE 0 // 1: the kernel also adds a bias and applies an activation
 #endif
 #ifndef POINTERS
-// 1: a table holds the address of each product's operands, see `item`; only kernels that document it support 1
+// 1: tables hold the addresses of each product's operands (see `item`). Only kernels that mention POINTERS support 1.
 #define POINTERS 0
 #endif
 
 #if __CUDA_ARCH__ >= 700
-// The kernel reads its arguments in constant memory, where the launch stored them. GPUs before sm_70 have no
-// __grid_constant__: they copy an argument to local memory if the kernel indexes it.
+// With __grid_constant__, the kernel reads its arguments in constant memory, where the launch stored them. GPUs before
+// sm_70 do not support it: the compiler then copies an argument to local memory if the kernel indexes it.
 #define ARGUMENT const __grid_constant__
 #else
 #define ARGUMENT const
@@ -37,7 +38,7 @@ typedef Scale<OUT_TYPE>::type SCALE;
 typedef SCALE SUM;
 
 // The arguments of a product, passed by value. Strides count elements and may be negative. k = 0 is allowed; then a and
-// b may be null. c is null exactly when beta is 0: the kernel never reads such a C, so NaN in C has no effect. c and
+// b may be null. c is null if and only if beta is 0: the kernel then does not read C, so NaN in C has no effect. c and
 // out may be the same memory.
 struct Gemm {
     const A_TYPE *a;
@@ -49,10 +50,11 @@ struct Gemm {
     long long a_row, a_col, a_batch, b_row, b_col, b_batch, c_row, c_col, c_batch, out_row, out_col, out_batch;
     long long bias_row, bias_col; // strides of bias along m and along n; one of the two is 0
     void *memory;                 // null, or memory for partial sums: see join.cuh and gemm_cuda_ffma_tma
-    unsigned *arrivals;           // counters, zero before and after the launch: one per tile, or one per block plus one
+    unsigned *arrivals;           // counters, 0 before and after the launch: one per tile (join.cuh), or one per block
+                                  // plus one (gemm_cuda_ffma_tma)
     int parts;                    // split-K: number of parts of k per tile
     int activation;               // 0 none, 1 relu, 2 gelu by erf, 3 gelu by tanh
-    int raster;                   // columns of tiles in a band of the tile order; 0: all columns
+    int raster;                   // number of columns of tiles in a band, see tile_of; 0: all columns of tiles
     int mapped;                   // 1: store out through its tensor map, if the kernel has one
     alignas(16) SCALE alpha;
     alignas(16) SCALE beta;
@@ -64,7 +66,7 @@ template <class T> INLINE T *item(T *base, long long z, long long step) {
     return POINTERS ? ((T *const *)base)[z * step] : base + z * step;
 }
 
-// The order of work: block x computes part x % parts of tile x / parts.
+// The order of work, except with hopper.cuh: block x computes part x % parts of tile x / parts.
 
 struct Tile {
     long long top, left; // first row and first column of the tile in out
@@ -85,11 +87,11 @@ template <int HIGH, int WIDE> INLINE unsigned tiles_of(const Gemm &g) {
 }
 
 struct Share {
-    int first, steps; // in steps of DEEP along k; the last step of the product may be shorter
+    int first, steps; // first step and number of steps; a step is DEEP elements of k, the product's last may be shorter
 };
 
-// The share of part `part` of k. All parts have the same number of whole steps. Only the last parts may have fewer
-// steps, or none.
+// The steps of part number `part` of k. All parts have the same number of steps, except the last ones, which may have
+// fewer or none.
 template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
     const int all = (int)((g.k + DEEP - 1) / DEEP), share = (all + g.parts - 1) / g.parts;
     const int first = min(part * share, all);
@@ -97,10 +99,10 @@ template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
 }
 
 // The epilogue: t = alpha * sum; t = beta * c + t; t += bias; t = activation(t); out = t rounded to OUT_TYPE. Each step
-// is rounded separately, so the bits of an element do not depend on the kernel that computed the sum.
+// is rounded separately, so equal sums give equal bits in all kernels.
 
 #ifndef ACTIVATION
-// A kernel that would inline `activate` once per sum defines ACTIVATION as a function that is not inlined: this
+// A kernel that would otherwise inline `activate` once per sum defines ACTIVATION with __noinline__, because it then
 // compiles faster.
 #define ACTIVATION INLINE
 #endif
@@ -126,7 +128,7 @@ template <int RUN> struct Output {
     const Gemm &g;
     OUT_TYPE *out;
     const OUT_TYPE *c;
-    bool vectors; // whole runs that start at multiples of RUN are aligned
+    bool vectors; // the runs that start at a column that is a multiple of RUN are contiguous and aligned
 
     __device__ __forceinline__ Output(const Gemm &g, long long z)
         : g(g), out(item(g.out, z, g.out_batch)), c(g.c ? item(g.c, z, g.c_batch) : nullptr) {

@@ -4,20 +4,21 @@
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --8 bytes per load--> fragments --mma--> acc
 //
 // A block computes BM x BN outputs, a warp TM x TN of them. While one tile is multiplied, STAGES - 1 tiles are in
-// flight. A fragment of a covers 16 rows and 8 steps of k; the next one replaces it as soon as it has been multiplied.
-// Fragments of b are double-buffered.
+// flight. A fragment of a covers 16 rows and 8 steps of k. As soon as a fragment of a has been multiplied, the next one
+// is loaded into its registers. Fragments of b are double-buffered.
 //
 // A scheduler has only two warps here, and a tensor core takes 32 cycles for an mma of 16 x 8 x 8. Other instructions
-// of a warp are free only if they fit between two mma. The kernel therefore has few others, evenly distributed:
+// of a warp are free only if they fit between two mma. The kernel therefore has few other instructions and distributes
+// them evenly:
 //   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at steps t and
-//     t + 4, in adjacent registers. Loads of 16 bytes would return other elements. Moving elements between
-//     registers takes longer than loading 8 bytes at a time.
+//     t + 4, in adjacent registers. A load of 16 bytes would return two elements that are adjacent in memory instead.
+//     Moving elements between registers would take longer than loading 8 bytes at a time.
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
-// Shared memory keeps the layout of the tile in global memory. Its rows are 128 bytes or a multiple. Pieces of 32 bytes
-// within a row are permuted: shared memory serves 4 x 4 lanes at once, which read 8 bytes each from 4 pieces, and the
-// permutation puts these pieces into different banks.
+// A tile is contiguous along the same axis in shared memory as in global memory. Its rows are 128 bytes or a multiple.
+// Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes of
+// 8 bytes each per piece), and the permutation puts these pieces into different banks.
 //
 // Not ORDERED: on Hopper one instruction sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the
 // batch.
@@ -67,20 +68,22 @@
 #include "join.cuh"
 
 constexpr int WARPS_N = BN / TN, SLICES = BK / 8, HIGH = TM / 16, WIDE = TN / 8;
-// Double-buffers the fragments. For sm_120 and newer the compiler does not find enough registers for this.
+// Whether the kernel loads the fragments of the next 8 steps of k while it multiplies the current ones. For sm_120 and
+// newer the compiler does not find enough registers for this.
 constexpr bool ROLLS = __CUDA_ARCH__ < 1200;
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
 
-// The position of element (x, p) in a tile of BK steps and SIZE rows of a (columns of b). ALONG: the rows of the tile
-// are steps of k.
+// The position in shared memory of row x of a (column x of b) at step p, in a tile of SIZE rows (columns) by BK steps.
+// ALONG: the operand is contiguous along m (n), and a row of the tile in shared memory is one step of k. Otherwise a
+// row of the tile is one row of a (column of b).
 template <bool ALONG, int SIZE> INLINE int place(int x, int p) {
     return ALONG ? p * SIZE + (x ^ p % 4 * 4) : x * BK + (p ^ x % 4 * 4);
 }
 
-// A thread's share of the copies of an operand's tiles. The thread copies WIDTH elements at one position of every
-// DOWN-th row of the tile. Of the rows of a (columns of b), `size` exist. The strides of_x and of_p are references to
-// the kernel's arguments.
+// A thread's share of the copies of an operand's tiles to shared memory. In every DOWN-th row of a tile, the thread
+// copies the WIDTH elements that start at position `col` of the row. `size` of the tile's SIZE rows of a (columns of b)
+// exist. of_x is the stride along m (n), of_p the stride along k.
 template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     static constexpr int ACROSS = (ALONG ? SIZE : BK) / WIDTH, DOWN = THREADS / ACROSS, ROWS = ALONG ? BK : SIZE;
     static constexpr int COUNT = ROWS / DOWN;
@@ -96,25 +99,26 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
         at = from + row * (ALONG ? of_p : of_x) + col * (ALONG ? of_x : of_p);
     }
 
-    // Starts copy i into the tile at `tile`. `valid` of its elements exist; the copy fills the others with zeros and
-    // does not read their memory. For each tile, i must count from 0 to COUNT - 1.
+    // Starts the thread's copy number i into the tile at `tile`. `valid` of the copy's WIDTH elements exist; the copy
+    // writes zeros for the others and does not read their memory. For each tile, this function must be called with
+    // i = 0, 1, ..., COUNT - 1 in this order, because each call advances `at`.
     __device__ __forceinline__ void start(unsigned tile, int i, int valid) {
         const int first = ALONG ? place<true, SIZE>(col, row) : place<false, SIZE>(row, col);
-        // The parenthesis takes few different values; the rest of the address is constant.
+        // The parenthesis has few different values; the other terms of the addresses are compile-time constants.
         const unsigned to = tile + (first ^ i * DOWN % 4 * 4) * 8;
         copy_async<WIDTH * 8>(to + i * DOWN * (ALONG ? SIZE : BK) * 8, at, valid * 8);
         at += DOWN * (ALONG ? of_p : of_x);
         if (!ALONG && i + 1 == COUNT) at += BK * of_p - SIZE * of_x;
     }
 
-    // Starts all copies of a tile. `steps` of its steps exist.
+    // Starts all copies of a tile. `steps` of its BK steps of k exist.
     __device__ __forceinline__ void start_all(unsigned tile, int steps) {
         const int width = max(0, min(WIDTH, (ALONG ? size : steps) - col)), rows = ALONG ? steps : size;
 #pragma unroll(WIDTH == 1 ? 1 : COUNT) // unrolling more would need too many registers
         for (int i = 0; i < COUNT; ++i) start(tile, i, row + i * DOWN < rows ? width : 0);
     }
 
-    // Starts share number `n` of `all` shares of the copies of a tile that is completely inside the matrix.
+    // Divides the copies of a tile that is completely inside the matrix into `all` shares, and starts share number n.
     __device__ __forceinline__ void start_share(unsigned tile, int n, int all) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
@@ -124,7 +128,7 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
 };
 
 // The addresses of this lane's elements of the warp's rows of a (columns of b). Each element is at a constant offset
-// from one of a few base addresses.
+// from one of the base addresses in `at`.
 template <bool ALONG, int SIZE> struct Elements {
     const double *at[ALONG ? 2 : 4];
 
@@ -135,7 +139,7 @@ template <bool ALONG, int SIZE> struct Elements {
         for (int i = 0; i < (ALONG ? 2 : 4); ++i) at[i] = tiles + (here ^ i * (ALONG ? 8 : 4));
     }
 
-    // The element of row x + g (column x + g) and step p + t. x must be a multiple of 8, and p of 4.
+    // The element of row x + g (column x + g) and step p + t of stage `tile`. x must be a multiple of 8, and p of 4.
     __device__ __forceinline__ double of(int tile, int x, int p) const {
         const int within = (ALONG ? x : p) % 16;
         return (at[within / (ALONG ? 8 : 4)] + tile * (SIZE * BK))[ALONG ? p * SIZE + x - within : x * BK + p - within];
@@ -176,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
                                             g.a_row, g.a_col, (int)min((long long)BM, g.m - tile.top));
     Copies<!B_TURNED, BN, B_VECTOR> b_copies(g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row,
                                              g.b_col, g.b_row, (int)min((long long)BN, g.n - tile.left));
-    // The number of steps in the last tile.
+    // The number of steps of k in the last tile of this part.
     const int rest = (int)min((long long)BK, g.k - first - (share.steps - 1) * (long long)BK);
     int copied = 0;
     auto start = [&](int stage) {
@@ -186,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
             b_copies.start_all(b_address + stage * (BN * BK * 8), steps);
             ++copied;
         }
-        copy_commit(); // the group may be empty: the number of groups per step stays constant
+        copy_commit(); // one group per call, empty if there was nothing to copy: copy_wait counts groups
     };
 
     double acc[HIGH][WIDE][4] = {}; // rows g and g + 8 of 16, and columns 2t and 2t + 1 of 8
@@ -204,9 +208,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
 
     // Why a stage may be read and refilled: each thread waits for its own copies of a tile (all copy groups except the
     // newest STAGES - 2). Then all threads synchronize, so the whole tile is in shared memory. This barrier also comes
-    // after all reads of the previous tile: with ROLLS, its last fragments are already in registers. A thread starts
-    // copies into the previous tile's memory only after the barrier. When `join` reuses the shared memory, no copy is
-    // in flight, and no thread reads a stage.
+    // after all reads of the previous tile: with ROLLS, the last fragments of that tile are already in registers. A
+    // thread starts copies into the previous tile's memory only after the barrier. When `join` reuses the shared
+    // memory, no copy is in flight, and no thread reads a stage.
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     copy_wait<STAGES - 2>();
     __syncthreads();
@@ -217,8 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int y = 0; y < WIDE; ++y) fetch_b(y, 0, 0);
     }
     int stage = 0;
-    // Multiplies a tile and starts the copies of another tile. `whole`: the other tile is completely inside the matrix.
-    // Its copies are then distributed over the first slice, a few after each mma.
+    // Multiplies a tile and starts the copies of a later tile. If `whole` (the later tile is completely inside the
+    // matrix), its copies are distributed over the first slice (8 steps of k), a few after each mma. Otherwise all of
+    // its copies start before the first mma.
     auto multiply_tile = [&](bool whole) { // `whole` is a compile-time constant, because the lambda is inlined
         const int next = stage + 1 == STAGES ? 0 : stage + 1, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (!ROLLS) {
@@ -237,7 +242,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
 #pragma unroll
                 for (int y = 0; y < WIDE; ++y) fetch_b(y, stage, slice);
             }
-            const int from = last ? next : stage, ahead = last ? 0 : slice + 1; // not used after the last step
+            // The stage and slice of the fragments to load next. After the last tile they are loaded but not used.
+            const int from = last ? next : stage, ahead = last ? 0 : slice + 1;
 #pragma unroll
             for (int x = 0; x < HIGH; ++x) {
                 if (!ROLLS) fetch_a(x, stage, slice);
@@ -257,8 +263,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // In whole tiles, the copies are distributed over the multiplications of a step, if at least one operand is copied
-    // in vectors. With single elements for both, there are too many copies, and the registers would not suffice.
+    // The copies of whole tiles are distributed over the multiplications of a step, if at least one operand is copied
+    // two elements at a time. If both are copied in single elements, there are too many copies, and the registers would
+    // not suffice.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

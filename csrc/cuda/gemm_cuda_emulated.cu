@@ -5,18 +5,18 @@
 //     PLANES 3, bfloat16    a*b = a0 b0 + (a0 b1 + a1 b0) + (a1 b1 + a0 b2 + a2 b0)     dropped: below 2^-23 |a b|
 //     PLANES 2, float16     a*b = a0 b0 + (a0 b1 + a1 b0)                               dropped: below 2^-22 |a b|
 //
-// The tensor core's accumulator truncates, so its error would grow with k and have a bias. A warpgroup therefore uses
-// this accumulator for one stage only, adding the smallest products first. Then it adds the result to separate float32
-// sums, rounded to nearest. The two warpgroups alternate: while one adds, the other multiplies, so the tensor cores
-// never wait for additions.
+// The tensor core's accumulator truncates, so its errors would have one direction and add up with k. A warpgroup
+// therefore uses this accumulator for one stage only, adding the smallest products first. Then the warpgroup adds the
+// result to separate float32 sums, rounded to nearest. The two warpgroups alternate: while one adds, the other
+// multiplies, so the tensor cores never wait for additions.
 //
-// |error| <= (k + 48) 2^-24 |a| |b|. With float16, the error of gemm_cuda_split is added: elements that are at most
-// 2^-17 times the largest element of their row (column) lose up to 2^-39 of the largest. test_emulated.py models the
-// kernel; the errors that it measures are far smaller.
+// |error| <= (k + 48) 2^-24 |a| |b|, where |a| |b| is the product of the absolute values. With float16, the error of
+// gemm_cuda_split is added: elements that are at most 2^-17 times the largest element of their row (column) lose up to
+// 2^-39 of the largest. test_emulated.py models the kernel; the errors that it measures are far smaller.
 //
-// Rows of a and columns of b are scaled by powers of two. The results are scaled back without loss. If the row of a or
-// the column of b of a result contains an infinity or NaN, the kernel computes this result again from the planes, with
-// one fma per step of k, as IEEE arithmetic requires.
+// Rows of a and columns of b are scaled by powers of two. The results are scaled back without loss. If a result's row
+// of a or column of b contains an infinity or NaN, the kernel computes this result again from the planes, with one fma
+// per step of k, as IEEE arithmetic requires.
 
 #ifndef A_TYPE
 #define A_TYPE bfloat16 // type of the planes: bfloat16 or float16; B_TYPE must be the same
@@ -74,7 +74,7 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
 // All products of a stage, the smallest first.
 template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 #pragma unroll
-    for (int order = PLANES - 1; order >= 0; --order) // a's plane number plus b's
+    for (int order = PLANES - 1; order >= 0; --order) // the plane number of a plus that of b
 #pragma unroll
         for (int p = 0; p <= order; ++p)
 #pragma unroll
@@ -86,7 +86,7 @@ template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 // Scales a sum of scaled products back to the sum of the original products.
 struct Unscale {
     const Gemm &g;
-    const int *of_a, *of_b; // exponents of a's rows and b's columns
+    const int *of_a, *of_b; // exponents of a's rows and b's columns; g.memory and g.arrivals pass them to this kernel
 
     __device__ __forceinline__ Unscale(const Gemm &g, long long z)
         : g(g), of_a((const int *)g.memory + (g.a_batch ? z * g.m : 0)),
@@ -100,9 +100,9 @@ struct Unscale {
   private:
     long long z;
 
-    // Computes one result whose row or column is SPECIAL, from the planes. The planes are scaled by a 2^-e that is not
-    // stored, but the scaling does not matter. The result is an infinity or NaN: scaling does not change infinities and
-    // NaNs, and the other products only have to be finite.
+    // Computes one result whose row of a or column of b is SPECIAL, from the planes. The planes are scaled by a 2^-e
+    // that is not stored. This does not matter, because the result is an infinity or NaN: scaling does not change
+    // infinities and NaNs, and the other products only have to be finite.
     __device__ __noinline__ float chain(long long i, long long j) const {
         const A_TYPE *a = g.a + (g.a_batch ? z * g.a_batch : 0) + i * g.a_row;
         const B_TYPE *b = g.b + (g.b_batch ? z * g.b_batch : 0) + j * g.b_col;

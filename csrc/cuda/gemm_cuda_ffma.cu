@@ -3,15 +3,15 @@
 //
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes per load--> registers --fma--> acc
 //
-// While one tile is multiplied, STAGES - 1 tiles are in flight. One barrier per step is enough: it says that the next
-// tile has arrived and that all threads have read the previous tile. An operand that is contiguous along m (n) is
-// copied in pieces of A_VECTOR (B_VECTOR) elements. An operand that is contiguous along k is copied element by element
-// and transposed by the copy: 8 lanes copy 32 bytes of a row. The transposition costs one or two percent of the
-// speed. Beyond the edges the copies write zeros. See ffma.cuh.
+// While one tile is multiplied, STAGES - 1 tiles are in flight. One barrier per step is enough: after it, the step's
+// tile has arrived and all threads have read the previous tile. An operand that is contiguous along m (n) is copied in
+// pieces of A_VECTOR (B_VECTOR) elements. An operand that is contiguous along k is copied element by element and
+// transposed by the copy: 8 lanes copy 8 adjacent elements (32 bytes of float). The transposition costs one or two
+// percent of the speed. Beyond the edges of the matrix the copies write zeros. See ffma.cuh.
 //
-// GROUPS groups of threads share the steps of a stage. This keeps a multiprocessor busy if a tile is too small for
-// enough threads with 64 or more sums each. The kernel is ORDERED if GROUPS is 1 and k is not split into parts: each
-// output is then one chain of fma in ascending k.
+// GROUPS groups of threads share the steps of a stage. This keeps a multiprocessor busy if a tile has too few outputs
+// to give 64 or more sums to each of enough threads. The kernel is ORDERED if GROUPS is 1 and k is not split into
+// parts: each output is then one chain of fma in ascending k.
 //
 // Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN) * GROUPS.
 
@@ -63,8 +63,10 @@ static_assert(THREADS == WORKERS * GROUPS && BK % GROUPS == 0, "a thread has TM 
 // lanes write a transposed row.
 enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK };
 
-// A thread's share of the copies of an operand's tiles. A tile is BK rows of WIDE elements. In memory it is contiguous
-// along WIDE, or along k if TURNED; `stride` is the stride of the other axis. `from` is the tile's first element.
+// A thread's share of the copies of an operand's tiles. In shared memory, a tile is BK rows (steps of k) of WIDE
+// elements along m (n). In global memory, the operand is contiguous along k if TURNED, else along m (n). A line is
+// LENGTH contiguous elements of the tile in global memory; the next line is `stride` elements further. `corner` is the
+// first element of the first tile, `from` the thread's first element of the next tile.
 template <int WIDE, int WIDTH, bool TURNED> struct Copies {
     static constexpr int PITCH = WIDE + CHUNK; // distance in elements from one k to the next in shared memory
     static constexpr int LENGTH = TURNED ? BK : WIDE, LINES = TURNED ? WIDE : BK; // shape of the tile in global memory
@@ -82,8 +84,8 @@ template <int WIDE, int WIDTH, bool TURNED> struct Copies {
         from = corner + line * stride + at;
     }
 
-    // Starts the copies of one tile and moves on to the next one. `wide` elements per row and `steps` rows of the tile
-    // exist.
+    // Starts the copies of a tile to shared memory at `tile`; the next call copies the next tile along k. `wide`
+    // elements per row and `steps` rows of the tile exist. FULL: the whole tile exists.
     template <bool FULL> __device__ __forceinline__ void start(T *tile, int wide, int steps) {
         const T *next = from;
 #pragma unroll
@@ -102,7 +104,7 @@ template <int WIDE, int WIDTH, bool TURNED> struct Copies {
     }
 };
 
-// Adds the sums of all groups into the threads of the first group. `shared` must have room for the sums of the other
+// Adds the sums of the other groups to those of the first group. `shared` must have room for the sums of the other
 // groups.
 INLINE void add_groups(T (&acc)[TM * TN], T *shared) {
     const int group = threadIdx.x / WORKERS;
@@ -157,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
             }
             ++copied;
         }
-        copy_commit(); // the group may be empty: the number of groups per step stays constant
+        copy_commit(); // one group per call, empty if there was nothing to copy: copy_wait counts groups
     };
 
     T acc[TM * TN] = {};
@@ -166,9 +168,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
     const unsigned a_from = kept(shared_address(a_tiles + lane.m)), b_from = kept(shared_address(b_tiles + lane.n));
     // Why a stage may be read and refilled: each thread waits for its own copies of this step's tile (all copy groups
     // except the newest STAGES - 2). Then all threads synchronize, so the whole tile is in shared memory. At this
-    // barrier, all threads have also read the tile of the previous step. Only after the barrier do new copies into that
-    // tile's memory start. `join` and add_groups reuse the memory after every thread has waited for all of its copies
-    // and the threads have synchronized.
+    // barrier, all threads have also read the tile of the previous step. New copies into the previous tile's memory
+    // start only after the barrier. `join` and add_groups reuse the memory after every thread has waited for all of its
+    // copies and the threads have synchronized.
     for (int stage = 0; stage < STAGES - 1; ++stage) start(stage);
     for (int step = 0, stage = 0; step < share.steps; ++step) {
         copy_wait<STAGES - 2>();

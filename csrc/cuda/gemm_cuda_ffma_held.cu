@@ -4,8 +4,8 @@
 //   memory --> registers --> shared memory, two tiles each of a and b --16 bytes per load--> registers --fma--> acc
 //
 // While one tile is multiplied, the next tile is loaded into registers and then stored to the other half of shared
-// memory. One barrier per step is enough. Consecutive threads read along the contiguous axis of an operand: groups
-// of 8 threads if that axis is k. ffma.cuh describes how a tile is distributed to threads.
+// memory. One barrier per step is enough. Consecutive threads read along the contiguous axis of an operand (if this
+// axis is k, in groups of 8 threads). ffma.cuh describes how a tile is distributed to threads.
 //
 // ORDERED if k is not split: each output is then one chain of fma in ascending k.
 //
@@ -40,19 +40,21 @@
 
 static_assert(THREADS == WORKERS, "a thread has TM * TN outputs");
 
-// A thread's share of an operand's tiles, of BK rows of WIDE elements. In memory, `step` is the stride along k and
-// `line` the stride along m (n). ALONG_K: `step` is 1. `from` is the tile's first element.
+// A thread's share of an operand's tiles, held in registers (`at`) on the way to shared memory. In shared memory, a
+// tile is BK rows (steps of k) of WIDE elements along m (n). In global memory, `step` is the stride along k, and `line`
+// the stride along m (n). ALONG_K: `step` is 1. `corner` is the first element of the first tile, `from` the thread's
+// first element of the next tile.
 template <int WIDE, bool ALONG_K> struct Held {
     static constexpr int LINE = ALONG_K ? 8 : WIDE;                           // threads along the contiguous axis
     static constexpr int LINES = THREADS / LINE;                              // threads along the other axis
     static constexpr int STEPS = ALONG_K ? BK / 8 : BK / LINES;               // loads per thread along k
     static constexpr int COUNT = ALONG_K ? WIDE / LINES : WIDE / LINE;        // loads per thread along m (n)
-    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // distance between a thread's loads
+    static constexpr int K = ALONG_K ? 8 : LINES, L = ALONG_K ? LINES : LINE; // distances between a thread's loads
     static constexpr int PITCH = WIDE + CHUNK; // the padding avoids bank conflicts when 8 threads store one column
     static_assert(THREADS % LINE == 0 && STEPS * COUNT * THREADS == WIDE * BK, "tiles are whole");
     const T *from;
     long long line, step;
-    int l, k; // position of this thread's first load
+    int l, k; // position of this thread's first load in the tile, along m (n) and along k
     T at[STEPS][COUNT];
 
     __device__ __forceinline__ Held(const T *corner, long long line, long long step) : line(line), step(step) {
@@ -61,8 +63,8 @@ template <int WIDE, bool ALONG_K> struct Held {
         from = corner + l * line + k * step;
     }
 
-    // Loads a tile, of which `lines` and `steps` exist. Elements outside the matrix become `zero`. The next call loads
-    // the next tile along k.
+    // Loads a tile into registers. `lines` of its WIDE positions along m (n) and `steps` of its BK steps of k exist.
+    // Elements outside the matrix become `zero`. The next call loads the next tile along k.
     __device__ __forceinline__ void load(int lines, int steps, T zero) {
 #pragma unroll
         for (int x = 0; x < COUNT; ++x) {
@@ -106,11 +108,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma_h
     const long long first = share.first * (long long)BK;
     Held<BM, !A_TURNED> a(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col, g.a_row, g.a_col);
     Held<BN, B_TURNED> b(g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row, g.b_col, g.b_row);
-    long long left = g.k - first; // remaining elements of k for the next loads
+    long long left = g.k - first; // number of elements of k from the next tile to the end of k
     auto load = [&] {
         const int steps = (int)min((long long)BK, left);
         a.load(rows, steps, T(0));
-        b.load(cols, steps, -T(0)); // 0 * -0 = -0, and adding -0 changes no sum, not even -0
+        b.load(cols, steps, -T(0)); // beyond k, products are 0 * -0 = -0: adding -0 changes no sum, not even -0
         left -= BK;
     };
     auto store = [&](int half) {

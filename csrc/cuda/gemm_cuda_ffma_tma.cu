@@ -2,18 +2,21 @@
 //
 //   memory --TMA--> ring of STAGES tiles of a (BK x BM) and b (BK x BN) --16 bytes per load--> registers --fma--> acc
 //
-// One warpgroup loads and the others multiply, as in hopper.cuh. A warp waits only for the tile that it needs next.
-// Warps therefore run at different places of the loop, and the loads of one hide behind the arithmetic of another. The
-// first elements of a tile are loaded during the last products of the previous tile. The BK rows of a tile are one
-// piece of code without a branch. Instruction fetch becomes too slow if this code is longer than 36 KiB, or if more
-// than 8 warps are at different places in it. A block computes tiles until none is left: the operands of the next tile
-// are loaded while the results of the current tile are stored. If the last tiles are fewer than the blocks, all blocks
-// share them. b must be contiguous along n, and a along m (A_TURNED) or k; other layouts are packed first. With a along
-// m the loop is 2% faster. For large products this gain exceeds the cost of packing a: the catalog has two rows.
+// One warpgroup loads and the others multiply, as in hopper.cuh. A warp waits only for the stage that it needs next.
+// Warps therefore run at different places of the loop, and the loads of one warp hide behind the arithmetic of another.
+// The first elements of a stage are loaded from shared memory during the last products of the previous stage. The code
+// that multiplies the BK rows of a stage has no branch. Instruction fetch becomes too slow if this code is longer than
+// 36 KiB, or if more than 8 warps are at different places in it.
+//
+// The grid is persistent: each block computes several tiles of out. The operands of the next tile are loaded while the
+// results of the current tile are stored. If the last round has fewer tiles than there are blocks, all blocks share
+// these tiles (see Pieces). b must be contiguous along n, and a along m (A_TURNED 1) or k (A_TURNED 0); other layouts
+// are packed first. With a contiguous along m the loop is 2% faster. For large products this gain exceeds the cost of
+// packing a. The catalog therefore has a row for each layout of a.
 //
 // ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
 //
-// Grid: x = parts * the number of blocks that run at once, or less. Block: THREADS = BM * BN / (TM * TN) + 128.
+// Grid: x = at most parts * the number of blocks that run at once. Block: THREADS = BM * BN / (TM * TN) + 128.
 
 #ifndef BM
 #define BM 128 // rows of out per block
@@ -42,7 +45,7 @@
 #define JOIN_BARRIER 2 // hopper.cuh uses barrier 1
 #define ACTIVATION static __device__ __noinline__
 #if !A_TURNED
-// Lanes read adjacent rows, whose 16 bytes of the same k are in different banks.
+// Lanes that are neighbors along m have adjacent rows. Their chunks of 16 bytes at the same k are in different banks.
 #define BESIDE_M 1
 #endif
 
@@ -64,11 +67,13 @@ struct B {
 typedef Operand<float, BM, BK, !A_TURNED> A;
 typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
 
-// The elements that a lane multiplies in a stage. The lane loads ahead, also from the next stage:
-//   b   one row of k
-//   a   for each of its TM rows, 16 bytes with the next four k; with A_TURNED, one row of k in chunks of four m
-// Both layouts of a need TM / 4 loads per row of k. They have no bank conflicts, because TMA has swizzled a: chunk x
-// (16 bytes) of line y is at position x ^ y % 8.
+// The elements that a lane multiplies in a stage. While the lane multiplies, it loads elements for later steps of k;
+// at the end of a stage, these are steps of the next stage:
+//   b                one step of k
+//   a, A_TURNED 0    four steps of k, in one load of 16 bytes for each of the lane's TM rows
+//   a, A_TURNED 1    one step of k, in loads of 16 bytes for four rows each
+// Both layouts of a need TM / 4 loads per step of k. They have no bank conflicts, because TMA has swizzled a: chunk x
+// (16 bytes) of line y (128 bytes) is at position x ^ y % 8.
 struct Rolling {
     enum { DEEP = A_TURNED ? 1 : 4 };
     alignas(16) float a[2][TM * DEEP], b[2][TN];
@@ -82,7 +87,8 @@ struct Rolling {
 #pragma unroll
         for (int i = 0; i < 4; ++i) a_bases[i] = kept(at ^ i * 16);
     }
-    // The loads of a that must start DEEP rows before row p.
+    // Starts the loads of a for step p. If A_TURNED is 0, these are a quarter of the loads for the four steps that
+    // include step p. `multiply` calls this function DEEP steps before step p.
     __device__ __forceinline__ void load_a(int p) {
 #pragma unroll
         for (int x = 0; x < TM / 4; ++x) {
@@ -101,7 +107,8 @@ struct Rolling {
         for (int p = 0; p < DEEP; ++p) load_a(p);
         load_b(0);
     }
-    // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage.
+    // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage;
+    // a_at and b_at are the addresses of this lane's first elements there.
     __device__ __forceinline__ void multiply(float (&acc)[TM * TN], unsigned a_at, unsigned b_at) {
 #pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth
         for (int p = 0; p < BK; ++p) {
@@ -115,8 +122,8 @@ struct Rolling {
             add_product(acc, row, b[p % 2]);
         }
     }
-    // Multiplies only the first `steps` rows: for the last tile of k. The rows of zeros after them must not be
-    // multiplied: adding +0 to a sum of -0 gives +0, but the ordered chain over k gives -0.
+    // Multiplies only the first `steps` rows: for the last stage of a tile. The stage's other rows are zeros and must
+    // not be multiplied: adding +0 to a sum of -0 gives +0, but an ORDERED sum must stay -0.
     __device__ __forceinline__ void multiply_rest(float (&acc)[TM * TN], unsigned a_at, int steps) {
 #pragma unroll 1
         for (int p = 0; p < steps; ++p) {
@@ -132,11 +139,12 @@ struct Rolling {
     }
 };
 
-// The sequence of work pieces of a block. If g.memory is set, and the last round of tiles has fewer tiles than there
-// are blocks, all blocks share these tiles ("stream-K": Osama et al., PPoPP 2023). Each block gets an equal run of
-// steps along k. The shared pieces come first. LEFT is the beginning or middle of a tile: the block writes its sums to
-// memory. ENDED is the end of a tile: the block adds the sums that blocks of lower numbers have written for this tile.
-// WHOLE are the whole tiles that follow, as in Walk.
+// The pieces of work of a block, in order. If g.memory is set, and the last round of tiles has fewer tiles than there
+// are blocks, all blocks share these tiles ("stream-K": Osama et al., PPoPP 2023). The steps along k of all shared
+// tiles form one sequence, and each block gets an equal run of this sequence. A block has these pieces:
+//   LEFT    the beginning or middle of a shared tile, if any: the block writes its sums to g.memory
+//   ENDED   the end of a shared tile, if any: the block adds the sums that blocks of lower numbers have written for it
+//   WHOLE   then the block's tiles that are not shared, in the order of Walk
 struct Pieces : Walk<BM, BN, 1> {
     enum { LEFT, ENDED, WHOLE };
     unsigned block, shared, steps; // number of this block; number of shared tiles; steps per tile
@@ -149,7 +157,7 @@ struct Pieces : Walk<BM, BN, 1> {
         shared = g.memory ? all % gridDim.x : 0, whole = all - shared, steps = (unsigned)((g.k + BK - 1) / BK);
         next();
     }
-    // The step at which block x begins, counted over all shared tiles.
+    // The first step of block x in the sequence of steps of all shared tiles.
     __device__ __forceinline__ unsigned start(unsigned x) const {
         return (unsigned)((unsigned long long)x * shared * steps / gridDim.x);
     }
@@ -178,10 +186,10 @@ struct Pieces : Walk<BM, BN, 1> {
         return piece < WHOLE ? run : Walk<BM, BN, 1>::template share<DEEP>();
     }
 
-    // The address of the sums that block x writes for this thread. The sums are WORKERS elements apart. Memory
-    // ordering: each thread executes a fence after its stores, then all threads synchronize, then one thread sets the
-    // block's arrival flag. In the block that reads the sums, one thread reads the flag and executes a fence, and a
-    // barrier releases the other threads.
+    // The address of the first four sums that the thread with this thread's number in block x writes. Its next four are
+    // WORKERS float4 further. Memory ordering: each thread executes a fence after its stores, then all threads
+    // synchronize, then one thread sets the block's arrival flag. In the block that reads the sums, one thread reads
+    // the flag and executes a fence, and a barrier releases the other threads.
     __device__ __forceinline__ float4 *sums_of(unsigned x) const {
         return (float4 *)g.memory + (long long)x * (TM * TN / 4 * WORKERS) + threadIdx.x;
     }
@@ -193,7 +201,7 @@ struct Pieces : Walk<BM, BN, 1> {
         bar_sync(JOIN_BARRIER, WORKERS);
         if (threadIdx.x == 0) atomicExch(g.arrivals + block, 1u);
     }
-    // Adds the sums that other blocks have written for the tile that this block ends, in the order of k.
+    // Adds the sums that blocks of lower numbers have written for this block's ENDED tile, in the order of k.
     __device__ __forceinline__ void add_left(float (&sums)[TM * TN]) const {
         unsigned x = block;
         for (const unsigned first = start(block) / steps * steps; start(x) > first;) --x;
@@ -221,7 +229,7 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
     int turn = 0;
     for (; walk.more(); walk.next(), ++turn) {
         const Share share = walk.share<BK>();
-        // 1 if the last step has fewer rows, else 0
+        // 1 if the last step of this piece has fewer than BK rows, else 0
         const int ragged = (share.first + share.steps) * (long long)BK > g.k;
         float acc[TM * TN] = {};
         Rolling rolling;
@@ -234,8 +242,9 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
         for (; left > ragged; --left) {
             const Stages before = ring;
             ring.next();
-            if (left > 1) barrier_wait(ring.full(), ring.parity); // here, so that the code that follows has no branch
-            // After the last step this is still a valid stage, so that the loads need no branch.
+            if (left > 1) barrier_wait(ring.full(), ring.parity); // waits here, so that `multiply` needs no branch
+            // The offset of the stage that is loaded ahead. In the last step it is the current stage: the elements are
+            // not used, but the loads need no branch.
             const unsigned next = kept((left > 1 ? ring : before).stage * bytes);
             rolling.multiply(acc, a_from + next, b_from + next);
             __syncwarp(); // all lanes have read the stage
@@ -257,8 +266,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
     }
 }
 
-// The number of this block in the order in which blocks start. A block only waits for blocks of lower numbers, which
-// have already started, so the wait ends whatever else runs on the GPU. `count` is 0 before and after the launch.
+// The number of this block in the order in which blocks start. A block waits only for blocks of lower numbers. These
+// have already started, so the wait ends whatever else runs on the GPU. *count is 0 before and after the launch.
 INLINE unsigned counted(unsigned *count) {
     __shared__ unsigned number;
     if (threadIdx.x == 0) {

@@ -2,25 +2,27 @@
 // determines its time.
 //
 //                       n <= BN
-//                      +--+         A block computes BM rows. Its THREADS threads have BK of k in flight to registers,
-//                    k |b |         by 16-byte loads (single elements if a is not aligned). Each load is replaced by
-//          k           +--+         the next one as soon as its data is multiplied. b goes through shared memory, CHUNK
-//      +-------+       +--+         of k at a time.
+//                      +--+         A block computes BM rows. Its THREADS threads have BK steps of k of a in flight to
+//                    k |b |         registers, by loads of 16 bytes (single elements if a is not aligned). As soon as a
+//          k           +--+         thread has multiplied the data of a load, it starts the next load to the same
+//      +-------+       +--+         registers. b goes through shared memory, CHUNK steps of k at a time.
 //    m | a     | BM    |  |
-//      +-------+       +--+         a along k (A_TURNED 0)           a along m (A_TURNED 1)
-//                                   a warp has ROWS rows;            ACROSS lanes cover BM rows at one k;
-//                                   its lanes run along k            different groups of lanes have different k
+//      +-------+       +--+         a contiguous along k (A_TURNED 0)   a contiguous along m (A_TURNED 1)
+//                                   a warp has ROWS rows;               ACROSS lanes cover BM rows at one k;
+//                                   its lanes run along k               different groups of lanes have different k
 //
-// The sums of a row that are in several lanes or warps are added in a fixed order. join.cuh adds the parts of a split
-// k. ORDERED: one thread sums each element, with k in order; the block then loads a into shared memory for its BM * BN
-// chains.
+// Several lanes or warps may have sums of the same output. These are added in a fixed order. join.cuh adds the parts of
+// k if k is split. With ORDERED 1, one thread sums each output in ascending k; the block then copies a to shared memory
+// for its BM * BN chains of fma.
 //
 // A product with few rows is launched as the transposed product out' = b' a'. The kernel also accepts more than BN
-// columns: it computes BN columns at a time, and each group of columns reads a again. Grid: x counts ceil(n / BN)
-// groups of columns, in each ceil(m / BM) blocks of rows, and in each of these the parts of k. y counts the batch.
-// Strides may be anything, except that one stride of a is 1 if A_VECTOR is not 1. The number of bytes of a in flight
+// columns: it computes BN columns at a time, and each group of columns reads a again. Strides may be anything, except
+// that a's stride along k (with A_TURNED: along m) must be 1 if A_VECTOR is not 1. The number of bytes of a in flight
 // determines the speed: 16 loads by each of 256 threads are 64 KiB per multiprocessor, and a busy multiprocessor of an
 // H200 needs about 30 KiB.
+//
+// Grid: x = ceil(n / BN) * ceil(m / BM) * parts, for groups of columns, blocks of rows and parts of k. The part changes
+// fastest, then the block of rows. y = the batch.
 
 #ifndef BM
 #define BM 64 // rows of out per block
@@ -32,7 +34,7 @@
 #define THREADS 256
 #endif
 #ifndef BK
-#define BK 256 // elements of k in flight to a block's registers: 64 KiB of a, or half of that
+#define BK 256 // elements of k in flight to a block's registers: BM * BK elements of a are 64 KiB, or half of that
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m, not k
@@ -48,25 +50,25 @@
 #include "ptx.cuh"
 #include "join.cuh"
 
-constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // elements in 16 bytes; elements per load
-// Reduces the piece if registers are scarce.
+constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // FULL: elements in 16 bytes; VEC: per load
+// BK is divided by CUT. CUT is greater than 1 where a piece of BK steps would need too many registers.
 constexpr int CUT = (VEC == 1 ? 2 : 1) * (__CUDA_ARCH__ >= 1200 && SIZE == 2 ? 2 : 1);
-constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // elements of k in a tile or in registers at a time
+constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // elements of k of a in registers (a piece) at a time
 constexpr int RUNS = BM * PIECE / (THREADS * VEC);        // loads per thread for a piece
 constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // elements of k of b in shared memory at a time
 constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows per warp
 constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS; // A_TURNED 1: lanes along m, and along k
 constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;        // sums per thread
-// Lanes whose distance is a multiple of this have the same rows.
+// Lanes whose numbers differ by a multiple of LOWEST have the same rows.
 constexpr int LOWEST = A_TURNED ? ACROSS : 1;
 // Sums per lane after the reduction in the warp.
 constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1;
-// Partial sums of an element in shared memory.
+// Number of partial sums in shared memory for each element of out.
 constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;
 constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1; // ORDERED: elements per thread
-// Threads that add the partial sums and store.
+// Number of threads that add the partial sums and store the results.
 constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;
-// Elements of b that a thread loads per chunk.
+// Number of elements of b that a thread loads per chunk.
 constexpr int STAGED = CHUNK * BN / THREADS;
 constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1; // 32-bit words per load
 static_assert(CHUNK % PIECE == 0 && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
@@ -88,7 +90,7 @@ INLINE float element(const unsigned *words, int e, bfloat16) {
     return __uint_as_float(e % 2 ? words[e / 2] & 0xFFFF0000 : words[e / 2] << 16);
 }
 
-// Loads VEC elements starting at `from`. The first `left` of them exist; the others become 0.
+// Loads VEC elements starting at `from`. The first `left` of them exist; the others become 0. WHOLE: all of them exist.
 template <bool WHOLE> INLINE void load(unsigned (&words)[WORDS], const A_TYPE *from, int left) {
     if (VEC > 1 && (WHOLE || left >= VEC)) {
         load_once(words, from);
@@ -155,16 +157,16 @@ INLINE void fetch(Piece &piece, const Block &block, long long p) {
     }
 }
 
-// The position of b's element (q, j) of a chunk in shared memory. Lanes along k then read 16 bytes each from adjacent
-// addresses.
+// The position in shared memory of element (q, j) of a chunk of b. With this order, each of the lanes along k reads 16
+// bytes, and neighboring lanes read adjacent 16 bytes.
 INLINE int place(int q, int j) {
     if (A_TURNED) return q * BN + j;
-    const int lanes = 32 * 8; // lanes with 8 steps each read the steps in two halves
+    const int lanes = 32 * 8; // steps of a warp, 8 per lane: the first 4 of all lanes come first, then the last 4
     return j * CHUNK + (VEC < 8 ? q : q / lanes * lanes + q / 4 % 2 * (lanes / 2) + q % lanes / 8 * 4 + q % 4);
 }
 
-// A thread loads elements (step_b(x), column_b(x)) of the chunk that starts at p, first into registers. Elements
-// outside the matrix become 0.
+// fetch_b loads a thread's elements of the chunk of b that starts at step p into registers. Element x is the one at
+// (step_b(x), column_b(x)) of the chunk. Elements outside the matrix become 0.
 INLINE int step_b(int x) {
     return x % (CHUNK / THREADS) * THREADS + threadIdx.x;
 }
@@ -181,8 +183,9 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
     }
 }
 
-// Adds the products of the piece. The piece's b starts at step `from` of the chunk. FETCH: replaces each load, as soon
-// as its data is multiplied, by the same load of the piece at p. That piece must be completely inside the matrix.
+// Multiplies the piece of a by b and adds the products to acc. `b` is a chunk of b; the piece starts at step `from` of
+// the chunk. FETCH: as soon as the data of a load is multiplied, the same load of the next piece replaces it. The next
+// piece starts at step p of k and must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
 #pragma unroll
@@ -201,9 +204,9 @@ INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int fro
     }
 }
 
-// Adds the sums of lanes that have the same rows. Each step exchanges half of the sums between two lanes, so COUNT sums
-// become one in few steps. `base` is then the number of the lane's first sum. If several lanes have the same sum,
-// `mine` is true in only one of the lanes.
+// Adds the sums of lanes that have the same rows. In each step, two lanes exchange half of their COUNT sums, so each of
+// them has half as many afterwards. At the end `base` is the number of the lane's first remaining sum. If several lanes
+// have the same sum, `mine` stays true in only one of them.
 template <int COUNT, int BIT> INLINE void fold(SUM (&acc)[SUMS], int &base, bool &mine) {
     const bool upper = threadIdx.x & BIT;
     constexpr int HALF = COUNT / 2;
@@ -217,7 +220,7 @@ template <int COUNT, int BIT> INLINE void fold(SUM (&acc)[SUMS], int &base, bool
     if constexpr (BIT > LOWEST) fold<(HALF > 0 ? HALF : 1), BIT / 2>(acc, base, mine);
 }
 
-// Stores a warp's sums to slots[.][j * BM + row].
+// Adds the sums of a warp's lanes and stores the results to slots[slot * BM * BN + j * BM + row].
 INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
     int base = 0;
     bool mine = true;

@@ -16,11 +16,12 @@
 // lists the error bounds.
 //
 // Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
-// bias and out may have any strides. The tensor cores determine the order of the sums: the order is fixed for given
-// launch parameters, but it is not ORDERED.
+// bias and out may have any strides. The tensor cores determine the order in which products are added. This order is
+// fixed for given launch parameters, but the kernel is not ORDERED.
 
+// A_TYPE and B_TYPE: both float (for TF32); or int8 and uint8, but not both uint8; or any two of e4m3 and e5m2.
 #ifndef A_TYPE
-#define A_TYPE float // TF32; or int8 by int8, int8 by uint8, uint8 by int8; or e4m3 or e5m2 by either of them
+#define A_TYPE float
 #endif
 #ifndef B_TYPE
 #define B_TYPE float
@@ -47,7 +48,7 @@
 #define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef PROMOTE
-#define PROMOTE 0 // 1: the sums of each stage are added to float32 sums
+#define PROMOTE 0 // 1: the tensor cores sum one stage only; each stage is then added to separate float32 sums
 #endif
 #ifndef PIECE
 #define PIECE 256 // columns that a warpgroup multiplies at a time; BN without PROMOTE
@@ -114,14 +115,14 @@ INLINE void leave(const Stages &stage, int block) {
     stage.leave<MULTICAST>(block);
 }
 #else
-// One set is enough if other warpgroups keep the tensor cores busy.
+// Number of sets of fragments. One set is enough if other warpgroups keep the tensor cores busy.
 enum { SETS = RESIDENT > 1 || CONSUMERS > 2 ? 1 : 2 };
 typedef unsigned From[4][4];
 
 // Fragments of float (TF32). For each 8 steps of k, lane 4g + t needs rows g and g + 8 at k = t (registers 0 and 1) and
-// at k = t + 4 (registers 2 and 3). A row of the tile has 32 elements of m at one k. Its chunks of 4 elements are
-// permuted by k % 8. Lanes with g >= 4 read k = t + 4 first. They read the chunk next to that of the lanes with g < 4,
-// so the two halves of the warp use different banks.
+// at k = t + 4 (registers 2 and 3). In shared memory, a row of the tile has 32 elements of m at one k. Chunk c of 4
+// elements is at position c ^ k % 8 of the row. If all lanes read k = t first, lanes with g < 4 and lanes with g >= 4
+// (whose chunk is the next one) would use the same banks. Lanes with g >= 4 therefore read k = t + 4 first (`late`).
 INLINE void fetch_words(From &a, const Stages &stage, int rows) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, row = rows + threadIdx.x / 32 % 4 * 16 + g;
     const unsigned char *tile = stage.memory + stage.stage * (A::BYTES + B::BYTES) + row / 32 * A::SLAB + row % 4 * 4;
@@ -140,17 +141,19 @@ INLINE void fetch_words(From &a, const Stages &stage, int rows) {
     }
 }
 
-// Fragments of 1-byte types. Registers 0 and 1 need two rows at k = 4t .. 4t + 3, and registers 2 and 3 need the same
-// rows at the next 16 of k.
+// Fragments of 1-byte types. In lane 4g + t, registers 0 and 1 hold the fragment's rows g and g + 8 at k = 4t to
+// 4t + 3, and registers 2 and 3 hold the same rows at k = 16 + 4t to 16 + 4t + 3.
 // ldmatrix with .trans transposes 16-bit units, which are pairs of bytes here. Each input row is 16 elements of m
 // at one k. The instruction gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
 //   - The fragment's rows g and g + 8 are rows 2g and 2g + 1 of the tile. PAIRED tells this to `deliver`.
-//   - The bytes of two such results, reordered, are the registers of the fragment.
-//   - A matrix of ldmatrix has the input rows k + 0 and k + 1 of quads 0 and 1, and k + 2 and k + 3 of quads 2 and 3.
-//     These 8 rows all differ in k % 8, so they are in different banks.
+//   - Two such results hold the bytes of two registers of the fragment. __byte_perm puts these bytes into order.
+//   - Quad q is the four steps k = 4q .. 4q + 3, which the lanes with t = q need. One 8 x 8 matrix of ldmatrix has the
+//     first two steps of quads 0 and 1, and the last two steps of quads 2 and 3. The next matrix has the other steps.
+//     Lanes with t >= 2 therefore receive their later pair of steps first (`late`). The 8 input rows of a matrix all
+//     differ in k % 8, so they are in different banks.
 INLINE void fetch_bytes(From &a, const Stages &stage, int rows) {
     const int lane = threadIdx.x % 32, row = rows + threadIdx.x / 32 % 4 * 16, quad = lane % 8 / 2;
-    // The k that this lane addresses.
+    // The k of the input row whose address this lane passes to ldmatrix.
     const int at = lane / 16 * 16 + quad * 4 + lane % 2 + 2 * (lane / 8 % 2 ^ quad / 2);
     const unsigned from = stage.tiles() + row / 128 * A::SLAB + at * 128 + (row % 128 / 16 ^ at % 8) * 16;
     const bool late = lane % 4 >= 2; // this lane's first pair of k is the later one
@@ -244,7 +247,7 @@ template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows
 }
 
 INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
-    // The first row of this warpgroup. The shuffle tells the compiler that it is uniform in a warp.
+    // The first row of this warpgroup. The shuffle tells the compiler that all lanes of a warp have the same value.
     const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64;
     for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
         SUMS sums = {};

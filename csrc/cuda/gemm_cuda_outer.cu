@@ -1,14 +1,14 @@
 // gemm_cuda_outer: out = alpha * a * b + beta * c for small k, limited only by the speed of storing the result.
 //
-//              n                 A block loads DEPTH of k of BM rows of a and BN columns of b into shared memory at
-//         +---------+            once. Each warp computes every WARPS-th row over all columns, TM rows at a time, and
+//              n                 A block loads BM rows of a and BN columns of b into shared memory, for DEPTH steps of
+//         +---------+            k. Each warp computes every WARPS-th row over all columns, TM rows at a time, and
 //       k | b       |            stores them. Its lanes store adjacent elements, 128 bytes of a row per access, even if
 //     k   +---------+            rows are not aligned. Several blocks per multiprocessor hide the memory latency.
 //   +---+ +---------+
 //   |   | | warp 0  | BM rows    Lanes store 16-bit elements in pairs, which must be aligned to 4 bytes. A row of out
-// m | a | | warp 1  |            is aligned, or it starts one element late. If the row length is odd, every second row
-//   |   | |  ...    |            starts late. A warp's rows are an even number of rows apart, so all of them start
-//   +---+ +---------+            alike. If they start late, the warp computes columns that are one further to the left.
+// m | a | | warp 1  |            starts at a multiple of 4 bytes, or 2 bytes after one. If the row stride is odd, the
+//   |   | |  ...    |            rows alternate. A warp's rows are an even number of rows apart, so all of them start
+//   +---+ +---------+            alike. If they start 2 bytes late, the warp computes columns one further to the left.
 //
 // Larger k is computed DEPTH at a time. ORDERED: each output is one chain of fma in ascending k.
 //
@@ -47,7 +47,8 @@ enum {
     PAIR = sizeof(OUT_TYPE) < 4 ? 4 / sizeof(OUT_TYPE) : 1, // adjacent elements that a lane stores at once
     LEFT = PAIR - 1,                                        // columns of b's tile to the left of the block's columns
     WIDE = LEFT + BN,                                       // all columns of b's tile
-    // Elements from column 0 to column 1 in shared memory, if PAIR is 2.
+    // If PAIR is 2, a row of b's tile has the even columns first, then the odd ones (see PlaceB). PLANE is the distance
+    // in elements from column 0 to column 1.
     PLANE = (WIDE / PAIR + 15) / 32 * 32 + 16,
     A_PITCH = BM + 16 / sizeof(SUM), // elements from one k to the next
     B_PITCH = (PAIR == 1 ? WIDE : PAIR * PLANE) + 1,
@@ -56,8 +57,8 @@ enum {
 };
 static_assert(BN == 32 * TN && TN % PAIR == 0 && ROWS % TM == 0 && WARPS % PAIR == 0, "lanes have whole pairs");
 
-// The position of row r of a in its tile: the rows of a warp are adjacent. The position of column j of b in its tile:
-// adjacent lanes read adjacent elements.
+// PlaceA: the position of row r of a in its tile, where the rows of a warp are adjacent. PlaceB: the position of column
+// j of b in its tile, chosen so that adjacent lanes read adjacent elements.
 struct PlaceA {
     __device__ __forceinline__ int operator()(int r) const {
         return r % WARPS * ROWS + r / WARPS;
@@ -73,8 +74,9 @@ INLINE long long magnitude(long long stride) {
     return stride < 0 ? -stride : stride;
 }
 
-// Copies lines first to last - 1 of an operand, and `steps` of k, to tile[p * PITCH + place(l)]. Half of the block's
-// threads do this. Consecutive threads read along the shorter stride.
+// Copies lines l = first .. last - 1 of an operand (rows of a, columns of b), at steps p = 0 .. steps - 1 of k, to
+// tile[p * PITCH + place(l)]. `line` and `step` are the strides of l and p in global memory. Half of the block's
+// threads call this function. Consecutive threads read along the shorter stride.
 template <int PITCH, class PLACE, class T>
 INLINE void fill(SUM *tile, PLACE place, const T *from, long long line, long long step, int first, int last,
                  int steps) {
@@ -82,7 +84,7 @@ INLINE void fill(SUM *tile, PLACE place, const T *from, long long line, long lon
     const int t = threadIdx.x % HALF;
     const bool along_k = magnitude(step) < magnitude(line);
     const int bits = 32 - __clz(steps - 1); // 1 << bits threads along k
-    // The number of lines and steps from an element of a thread to its next one.
+    // The number of lines and steps of k from one element of a thread to its next element.
     const int down = along_k ? HALF >> bits : 0, deep = along_k ? 0 : 1;
     const long long next = along_k ? down * line : step;
     int l = first + (along_k ? t >> bits : t);
@@ -128,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
     const bool odd = ((unsigned long long)output.out / sizeof(OUT_TYPE) | g.out_row) % PAIR != 0;
     long long left = (long long)(blockIdx.x % across) * BN;
 
-    // Runs once. If some rows are shifted to the left, one last column may remain: the first block of each row of
-    // blocks computes it in a second iteration.
+    // Runs once, with one exception. If some rows are shifted to the left, one last column may remain: the first block
+    // of each row of blocks computes this column in a second iteration.
     do {
         OUT_TYPE *to = output.out + (top + warp) * g.out_row + left * g.out_col;
         const int shift = g.out_col == 1 ? (int)((unsigned long long)to / sizeof(OUT_TYPE) % PAIR) : 0;

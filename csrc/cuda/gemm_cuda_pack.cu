@@ -1,23 +1,22 @@
-// gemm_cuda_pack: copies an operand into a layout that is contiguous along its columns, for kernels that cannot read
-// its original layout.
+// gemm_cuda_pack: copies an operand into a row-major layout (adjacent columns are adjacent in memory), for kernels that
+// cannot read its original layout.
 //
 //     to[z, i, j] = from[z, i, j]     i < rows, j < cols;      0 for cols <= j < to_row, so that a kernel may read each
 //                                                              row to its end in loads of 16 bytes
 //
-// A copy that is contiguous along k has m (b: n) rows and k columns. A copy that is contiguous along m has k rows and m
-// columns. The kernel only moves bits; ELEMENT_BYTES describes the type. With WIDEN, it also converts fp8 to float16,
-// which is exact. A block copies tiles of EDGE x EDGE elements in steps of 16 bytes:
+// A copy that is contiguous along k has m (b: n) rows and k columns. A copy that is contiguous along m (b: n) has k
+// rows and m (n) columns. The kernel only moves bits; ELEMENT_BYTES describes the type. With WIDEN, the kernel also
+// converts fp8 to float16, which is exact. A block copies tiles of EDGE x EDGE elements in steps of 16 bytes:
 //
-//     from contiguous along its columns       chunk by chunk, without shared memory
-//     else (mostly contiguous along its rows):
+//     |from_col| <= |from_row|                chunk by chunk, without shared memory
+//     else (mostly from_row = 1):
 //             i                      j
 //         +-------+              +-------+    A chunk of 16 bytes along i is stored unchanged in a row of `tile`. Each
-//       j |=======|     ->     i |=======|    row of `tile` has one j. A thread then reads CHUNK words of a column of
-//         |=======|              |=======|    `tile` and transposes them in registers into chunks along j.
-//         +-------+              +-------+
-//           tile                    to        The words of a warp, 8 along i by 4 chunks along j, are in 32 different
-//                                             banks, because the chunks of each row of `tile` are permuted by an XOR:
-//                                             see `place`.
+//       j |=======|     ->     i |=======|    row of `tile` has one j. A thread then reads CHUNK units of UNIT bytes
+//         |=======|              |=======|    from a column of `tile`, and transposes them in registers into chunks
+//         +-------+              +-------+    along j. The units that a warp reads, 8 along i by 4 chunks along j, are
+//           tile                    to        in different banks, because the chunks of each row of `tile` are permuted
+//                                             by an XOR: see `place`.
 //
 // Grid: x counts ceil(rows / EDGE) * ceil(to_row / EDGE) tiles, row by row. y counts the batch; if y is smaller than
 // the batch, blocks step through the batch by gridDim.y. 256 threads per block. `to`, to_row and to_batch must be
@@ -26,7 +25,7 @@
 #ifndef ELEMENT_BYTES
 #define ELEMENT_BYTES 4 // size of an element of the copy: 1, 2, 4 or 8
 #endif
-// WIDEN: e4m3 or e5m2, which the kernel converts to float16. ELEMENT_BYTES is then 2.
+// WIDEN: undefined, or the operand's type (e4m3 or e5m2) if the kernel converts it to float16. ELEMENT_BYTES is then 2.
 
 #include "gemm.cuh"
 #include "ptx.cuh"
@@ -37,7 +36,7 @@
 #define CHUNK (16 / ELEMENT_BYTES)                                     // elements moved at a time
 #define EDGE (ELEMENT_BYTES == 1 ? 128 : ELEMENT_BYTES == 8 ? 32 : 64) // edge of a tile: rows of 128 or 256 bytes
 #define UNIT (ELEMENT_BYTES < 4 ? 4 : ELEMENT_BYTES)                   // bytes per read from a column of the tile
-#define ACROSS (UNIT / ELEMENT_BYTES) // elements of a unit; each belongs to another row of `to`
+#define ACROSS (UNIT / ELEMENT_BYTES) // elements per unit; each of them belongs to a different row of `to`
 
 struct Pack {
     const void *from;
@@ -106,8 +105,9 @@ template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, lon
     return chunk;
 }
 
-// The position of chunk `along` in row j of the tile, in chunks. Threads that read 8 units along i access 8 * UNIT / 16
-// chunks. For each next chunk of j, the XOR moves the position by that number of chunks, to other banks.
+// The position, in chunks, of chunk `along` of row j of the tile. Eight threads read 8 units along i, which are in
+// 8 * UNIT / 16 = UNIT / 2 chunks. Each time j increases by CHUNK, the XOR moves these chunks by UNIT / 2 positions, to
+// other banks.
 INLINE int place(int j, int along) {
     return j * (EDGE / CHUNK) + (along ^ (j / CHUNK * (UNIT / 2) & 7));
 }
@@ -116,7 +116,7 @@ INLINE int place(int j, int along) {
 struct Corner {
     const Source *from;
     Element *to;
-    long long rows, cols, width; // columns left in `from`; columns left in `to`
+    long long rows, cols, width; // rows left; columns left in `from`; columns left in `to`
 };
 
 template <bool WHOLE> INLINE void copy_tile(const Pack &p, const Corner &at) {
@@ -141,8 +141,7 @@ template <bool WHOLE> INLINE void fetch_tile(Chunk *tile, const Pack &p, const C
 INLINE void store_turned(const Chunk *tile, const Pack &p, const Corner &at) {
 #pragma unroll
     for (int first = 0; first < EDGE / ACROSS * (EDGE / CHUNK); first += THREADS) {
-        // A warp reads 8 units along i by 4 chunks along j. The warps then cover the other rows of the tile, then its
-        // other columns.
+        // A warp reads 8 units along i by 4 chunks along j. Consecutive warps continue along i, and then along j.
         const int x = first + threadIdx.x, i = (x % 8 + x / 32 * 8) % (EDGE / ACROSS) * ACROSS;
         const int j = (x / 8 % 4 + x / 32 * 8 / (EDGE / ACROSS) * 4) * CHUNK;
         Unit down[CHUNK];

@@ -10,10 +10,10 @@
 //        m <= BM                       The kernel has no pipeline. A multiprocessor hides the memory latency by running
 //                                      many blocks, each with whole products in flight.
 //
-// Products larger than one tile are computed tile by tile. Sums of narrower types are float32. With POINTERS, a table
-// has the addresses of each product's operands; a null address of a means that there is no product.
+// Products larger than one tile are computed tile by tile. Sums of narrower types are float32. With POINTERS, tables
+// have the addresses of each product's operands; a null address of a means that there is no product.
 //
-// ORDERED: each output is one chain of fma in ascending k that ends at k.
+// ORDERED: each output is one chain of fma in ascending k, without steps beyond k.
 //
 // Grid: x = tiles of a product, y = ceil(batch / STACK). Block: THREADS = STACK * (BM / TM) * (BN / TN).
 
@@ -64,15 +64,16 @@ template <int WIDE> struct Tiled {
     enum { PITCH = WIDE + 16 / sizeof(SUM) };
     alignas(16) SUM at[BK][PITCH];
 
-    // Loads the tile that starts at `from`. Of the tile, `lines` x `steps` elements exist. `line` is the stride along m
-    // (n), `step` the stride along k. VECTOR elements are adjacent along k (ALONG_K) or along m (n). Elements that do
-    // not exist are not written to the tile: they affect no output that is stored.
+    // Loads the tile that starts at `from`. Thread t of the group loads its share. Of the tile, `lines` x `steps`
+    // elements exist. `line` is the stride along m (n), `step` the stride along k. A load has VECTOR adjacent elements,
+    // along k (ALONG_K) or along m (n). Elements that do not exist are not written to the tile, because their places in
+    // the tile affect no output that is stored.
     template <bool ALONG_K, int VECTOR, class T>
     __device__ __forceinline__ void fill(const T *from, long long line, long long step, int lines, int steps, int t) {
         constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // vectors along m (n)
         constexpr int PIECES = WIDE * BK / VECTOR;
-        // Before Hopper there are not enough registers for more single-element loads in flight, because each needs an
-        // address.
+        // The number of loads in flight. Before Hopper there are registers for only 8 loads of single elements, because
+        // each load needs an address.
         constexpr int AHEAD = VECTOR > 1 || __CUDA_ARCH__ >= 900 ? PIECES : 8;
 #pragma unroll AHEAD
         for (int first = 0; first < PIECES; first += TEAM) {

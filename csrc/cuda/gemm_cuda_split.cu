@@ -3,17 +3,18 @@
 //
 //     from[z, i, j] * 2^-e  =  to[z, 0, i, j] + to[z, 1, i, j] (+ to[z, 2, i, j])  +  error
 //
-// Each row of a (column of b) has its own exponent e, chosen so that the largest element of the row is in [1, 2)
-// for bfloat16 planes, or in [2^14, 2^15) for float16 planes. Then nothing overflows, and what subnormal plane elements
-// lose is tiny compared with the largest element. Each plane is the remainder after the previous planes, rounded to
-// nearest. Three bfloat16 planes hold all 24 bits. Two float16 planes leave an error of at most 2^-23 of the element or
-// 2^-39 of the largest element.
+// Each row of a (column of b) has its own exponent e. It scales the largest magnitude of the row to [1, 2) for bfloat16
+// planes, or to [2^14, 2^15) for float16 planes. Then nothing overflows, and the rounding errors of subnormal plane
+// elements are tiny compared with the largest element. Each plane is the remainder after the previous planes, rounded
+// to nearest. Three bfloat16 planes hold all 24 bits. Two float16 planes leave an error of at most 2^-23 of the element
+// or 2^-39 of the row's largest element, whichever is larger.
 //
-// A row (column) with an infinity or NaN has e = SPECIAL. Plane 0 stores the infinities and NaNs unchanged. The other
-// elements are scaled by the largest finite element. gemm_cuda_emulated computes the results of such a row one by one.
+// For a row (column) with an infinity or NaN, the kernel stores the exponent SPECIAL. Plane 0 stores the infinities and
+// NaNs unchanged. The other elements are scaled by the 2^-e of the largest finite element. gemm_cuda_emulated computes
+// the results of such a row one by one.
 //
-//     TURNED 0   row i has exponent[z, i]      one row per block, which reads it twice (the second time from L1)
-//     TURNED 1   column j has exponent[z, j]   COLUMNS columns per block: half a warp per row, which writes 32 bytes
+//     TURNED 0   row i has exponents[z, i]      one row per block; the block reads it twice, the second time from L1
+//     TURNED 1   column j has exponents[z, j]   COLUMNS columns per block; half a warp reads a row and writes 32 bytes
 //
 // In both forms the kernel reads `from` and writes `to` along j. Grid: x counts rows, or groups of COLUMNS columns. y
 // counts the batch; if y is smaller than the batch, blocks step through the batch by gridDim.y.
@@ -77,7 +78,7 @@ template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_cuda_split(const __grid_constant__ Split s) {
-    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // per column; a row uses the first entry
+    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // one entry per column; TURNED 0: the first is that of the row
     follow_launch();
     const int line = TURNED ? threadIdx.x % COLUMNS : 0;
     for (long long z = blockIdx.y; z < s.batch; z += gridDim.y) {

@@ -16,7 +16,7 @@
 // tile along the axis that is contiguous in memory. Rows in shared memory are one word longer than the tile, so storing
 // the tile by columns (column-major operands) has no bank conflicts either.
 //
-// ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1, starting at +0; then alpha * acc; then fma(beta, c, .).
+// ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1, starting at +0; then t = alpha * acc; then fma(beta, c, t).
 // Each step is rounded separately, and denormals are not flushed. The code uses intrinsics, so compiler flags cannot
 // contract or split these operations. Narrow floats are converted when they are stored to shared memory, once for the
 // 32 products that use them.
@@ -52,7 +52,7 @@ template <int ROWS, int COLS, class T>
 INLINE void fetch(SUM (&tile)[ROWS][COLS + 1], const T *from, int rows, int cols, long long row, long long col) {
     const bool by_rows = magnitude(col) <= magnitude(row);
 #pragma unroll
-    for (int first = 0; first < ROWS * COLS; first += BM * BN) { // one word per thread if all tiles have the same size
+    for (int first = 0; first < ROWS * COLS; first += BM * BN) { // one iteration if BM, BN and BK are equal
         const int i = first + threadIdx.x;
         const int r = by_rows ? i / COLS : i % ROWS;
         const int c = by_rows ? i % COLS : i / ROWS;

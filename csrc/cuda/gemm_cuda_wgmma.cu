@@ -11,8 +11,8 @@
 //         +-------+   +-----------+                  (struct Operand).
 //
 // Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
-// bias and out may have any strides. The tensor cores determine the order of the sums: the order is fixed for given
-// launch parameters, but it is not ORDERED.
+// bias and out may have any strides. The tensor cores determine the order in which products are added. This order is
+// fixed for given launch parameters, but the kernel is not ORDERED.
 
 #ifndef A_TYPE
 #define A_TYPE bfloat16 // or float16; B_TYPE must be the same
@@ -75,7 +75,7 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
 }
 
 INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
-    // The first row of this warpgroup. The shuffle tells the compiler that it is uniform in a warp.
+    // The first row of this warpgroup. The shuffle tells the compiler that all lanes of a warp have the same value.
     const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64;
     for (Walk<BM, BN, MULTICAST> walk(g); walk.more(); walk.next()) {
         const Tile tile = walk.tile();

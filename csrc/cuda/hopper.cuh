@@ -7,12 +7,12 @@
 //     1 loading warpgroup  one lane waits until a stage is empty, sets the expected byte count, and starts TMA loads.
 //                          It is a whole warpgroup because only warpgroups can give registers to other warpgroups
 //
-// The grid is persistent: each block computes several tiles, over the whole batch. The loads of the next tile run
-// during the epilogue of the current tile. SHARING blocks of a cluster compute tiles that are adjacent along m and
-// share the tile of b. Each of them loads its part of b's boxes and multicasts it into the shared memory of all of
-// them. A stage is therefore empty when the consumers of all these blocks have left it. With split-K, the parts of a
-// tile also belong to the cluster: it has SHARING * parts blocks, with consecutive block numbers. The parts exchange
-// their partial sums through shared memory.
+// The grid is persistent: each block computes several tiles of out, over the whole batch. The loads for the next tile
+// of out run during the epilogue of the current one. SHARING blocks of a cluster compute tiles of out that are adjacent
+// along m and share the tiles of b. Each of these blocks loads its part of b's boxes and multicasts it into the shared
+// memory of all of them. A stage is therefore empty when the warpgroups of all these blocks have read it. With split-K,
+// the parts of a tile of out also belong to the cluster, which then has SHARING * parts blocks with consecutive block
+// numbers. The parts exchange their partial sums through shared memory.
 #ifndef GEMM_CUDA_HOPPER
 #define GEMM_CUDA_HOPPER
 
@@ -24,7 +24,7 @@
 // WIDTH is the width of the swizzle, 32 to 128 bytes.
 //
 //     ALONG_K (k is contiguous)           a slab is WIDTH bytes of k by ROWS; a TMA box is BOX rows of a slab
-//     else (m or n is; 16-bit types)      a slab is WIDTH bytes of m or n by DEEP; a TMA box is a whole slab
+//     else (m or n is contiguous)         a slab is WIDTH bytes of m or n by DEEP; a TMA box is a whole slab
 template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = ROWS> struct Operand {
     enum {
         ACROSS = WIDTH / sizeof(T), // elements in a row of a slab
@@ -37,7 +37,8 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
     static_assert(SLAB * (ALONG_K ? DEEP : ROWS) == BYTES * ACROSS, "whole slabs");
     static_assert(ROWS % BOX == 0 && BOX * WIDTH % 1024 == 0 && SLAB % 1024 == 0, "boxes start at whole atoms");
 
-    // Starts the load of box `i` of the tile at (row, k) of matrix z.
+    // Starts the load of box `i` of the tile at (row, k) of matrix z to shared memory at `tile`. `full` is the barrier
+    // that counts the bytes. `blocks`: a bit for each block of the cluster that receives the box; 0: only this block.
     static __device__ __forceinline__ void load(int i, unsigned tile, const TensorMap *map, unsigned full, int row,
                                                 int k, int z, unsigned short blocks) {
         const int down = ALONG_K ? i % (ROWS / BOX) * BOX : 0, slab = ALONG_K ? i / (ROWS / BOX) : i;
@@ -50,7 +51,7 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
     }
 
     // The wgmma descriptor of the data that starts at row `row` and at element step * STEP of k: the tile's descriptor
-    // plus an offset.
+    // plus an offset. Without ALONG_K, wgmma reads only 16-bit types.
     static __device__ __forceinline__ unsigned long long at(unsigned tile, int row, int step) {
         const int k = step * STEP;
         const int offset =
@@ -59,13 +60,13 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
     }
 };
 
-// The ring of stages. The producer and the consumers each have their own copy of this object and step through the
-// stages in the same order.
+// The ring of stages. The loading thread and the threads that multiply each have their own copy of this object and step
+// through the stages in the same order.
 //
 // Why a stage may be reused: each reader arrives at `empty` after its last read of the stage (with wgmma: after it has
-// waited for the wgmma group). It arrives in every block whose loader writes to this stage. The loader waits for all
-// these arrivals before it writes. The previous writes to the stage were also TMA writes, so no proxy fence is needed.
-// Readers read only complete data, because `full` counts the bytes.
+// waited for the wgmma group). It arrives at the `empty` barrier of every block whose loader writes to this stage. The
+// loader waits for all these arrivals before it writes. The previous writes to the stage were also TMA writes, so no
+// proxy fence is needed. Readers read only complete data, because `full` counts the bytes.
 template <int DEPTH, int BYTES> struct Ring {
     static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
     unsigned char *memory; // the stages, then their barriers, then the barrier of the split-K exchange
@@ -98,8 +99,8 @@ template <int DEPTH, int BYTES> struct Ring {
         }
     }
 
-    // Called by all threads before any use. `leaving`: number of arrivals that empty a stage. Also prefetches the
-    // tensor maps.
+    // Called by all threads before any use. `leaving`: number of arrivals at `empty` that make a stage empty.
+    // `cluster`: the cluster has more than one block. Also prefetches the tensor maps.
     __device__ __forceinline__ void start(int leaving, bool cluster, const TensorMap *a_map, const TensorMap *b_map) {
         if (threadIdx.x == 32) {
             tma_prefetch(a_map);
@@ -145,9 +146,9 @@ template <int DEPTH, int BYTES> struct Ring {
 template <int HIGH, int WIDE, int SHARING> struct Walk {
     enum { SHARED_BY = SHARING };
     const Gemm &g;
-    int pair, part;                   // this block's number among the blocks that share b, and its part of k
-    unsigned tiles, rest, step, leap; // the stride to the next tile: `leap` products and `step` tiles
-    long long z;
+    int pair, part;                   // the block's number among the blocks that share b, and its part of k
+    unsigned tiles, rest, step, leap; // tiles per product; current tile; the next is `leap` products + `step` tiles on
+    long long z;                      // current product
 
     // The tiles of block number `block`.
     __device__ __forceinline__ explicit Walk(const Gemm &g, unsigned block = blockIdx.x) : g(g) {

@@ -1,4 +1,4 @@
-// Split-K reduction: the block of each part of k holds COUNT partial sums per thread of the same tile.
+// Split-K reduction. Each part of k has its own block, which holds partial sums of the whole tile: COUNT per thread.
 //
 // On sm_90 and newer the parts of a tile are one cluster, which exchanges the sums through shared memory
 // (exchange.cuh): only the result goes to global memory. On older GPUs each block writes its sums to g.memory and
@@ -25,11 +25,12 @@ union Run {
     SUM at[RUN];
 };
 
-// Bytes that are enough at `shared` for clusters of up to 8 parts, whose slices are whole runs. catalog/cuda.py
-// (`inbox`) computes the exact number.
+// A number of bytes at `shared` that is enough for clusters of up to 8 parts, whose slices are rounded up to whole
+// runs. catalog/cuda.py (`inbox`) computes the exact number.
 #define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 
-// Adds runs `first` to `last - 1` of all parts. from(part, run) returns a run of a part.
+// Adds runs `first` to `last - 1` of all parts. from(part, run) returns a run of a part. store(i, sums) gets the total
+// of the run that starts at sum i.
 template <class FROM, class STORE> INLINE void add_up(int parts, int first, int last, FROM from, STORE store) {
     constexpr int TOGETHER = 4; // number of loads in flight, enough to hide their latency
     for (int run = first; run < last; run += TOGETHER) {
@@ -54,13 +55,15 @@ template <class FROM, class STORE> INLINE void add_up(int parts, int first, int 
 // exactly one part of the tile.
 //
 // MEMBERS threads of the block call this function, with `thread` from 0 to MEMBERS - 1. No copy to shared memory may be
-// in flight. The block's other threads must have exited, or call cluster_meet once meanwhile if parts > 1. With parts =
-// 1 the sums stay in registers, and `i` is a constant after unrolling.
+// in flight. The block's other threads must have exited, or, if parts > 1, call cluster_meet once meanwhile. With
+// parts = 1 the sums stay in registers (except as ROOM says), and `i` is a constant after unrolling.
 //   tile     number of this block's tile, counted over the batch too
-//   shared   JOIN_BYTES(COUNT, MEMBERS) bytes, aligned to 16, that no thread uses any more
-//   turn     number of tiles that this block has joined before; the first call initializes the barrier
-//   ROOM     `shared` is also free with parts = 1. With a bias or an activation, sums then go through `shared` to a
-//            single copy of the epilogue's code. One copy per sum takes more registers and compiles much slower
+//   shared   JOIN_BYTES(COUNT, MEMBERS) bytes, aligned to 16. No thread may use them any more if parts > 1 or ROOM is
+//            true
+//   turn     number of tiles that this block has joined before; the first call (turn 0) initializes the barrier
+//   ROOM     true: `shared` is free with parts = 1, too. If the kernel has an EPILOGUE (bias or activation), the sums
+//            then go through `shared` to a single copy of the epilogue's code even with parts = 1. One copy per sum
+//            would take more registers and compile much slower
 template <int COUNT, int MEMBERS, bool ROOM = false, class STORE>
 INLINE void join(const Gemm &g, long long tile, int part, int thread, const SUM (&sums)[COUNT], void *shared,
                  STORE store, int turn = 0) {

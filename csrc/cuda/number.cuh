@@ -2,8 +2,8 @@
 // stored as their bits.
 //
 // Kernels accumulate, scale and add the bias in Scale<type of the result>: float for float and all narrower floats,
-// double for double, complex for complex. Integers are computed modulo 2^32 or 2^64; the result keeps the low bits that
-// its type has.
+// double for double, complex for complex. Integers are computed modulo 2^32 or 2^64; a result of a narrower type keeps
+// the low bits.
 #ifndef GEMM_CUDA_NUMBER
 #define GEMM_CUDA_NUMBER
 
@@ -97,8 +97,8 @@ template <class T> INLINE T add(T x, T y) {
 }
 
 // Complex arithmetic: four real operations in the order of csrc/complex.h, without tests for infinities. If alpha or
-// beta is real, it scales the real and imaginary parts separately: multiplying by its zero imaginary part would turn an
-// infinity in the other part into NaN.
+// beta is real, it scales the real and imaginary parts of the other factor separately: its zero imaginary part times an
+// infinity in a part of that factor would be NaN.
 template <class T> INLINE T complex_multiply(T s, T x) {
     if (s.im == 0) return T{multiply(s.re, x.re), multiply(s.re, x.im)};
     return T{multiply_add(-s.im, x.im, multiply(s.re, x.re)), multiply_add(s.im, x.re, multiply(s.re, x.im))};

@@ -20,7 +20,7 @@ template <> struct Top<float16> {
     enum { AT = 14 };
 };
 
-// The scaling exponent of a row (column). `largest` has the bits of its largest magnitude.
+// The scaling exponent of a row (column). `largest` is the bits of the largest finite magnitude in the row (column).
 template <class T> INLINE int exponent_of(unsigned largest) {
     if (largest == 0) return 0;
     const int normal = (int)(largest >> 23) - 127;

@@ -60,13 +60,13 @@ PTX void bar_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// ---- Programmatic dependent launch (sm_90 and newer) for launches on one stream. The blocks of this launch may start
+// ---- Programmatic dependent launch (sm_90 and newer) for launches on one stream. The blocks of a launch may start
 // while the previous launch still runs. The blocks of the next launch may start as soon as all blocks of this launch
-// have called this function. The function waits until the writes of all earlier launches are visible. All threads must
+// have called follow_launch. This function waits until the writes of all earlier launches are visible. All threads must
 // call it before they read or write global memory.
 //
-// Each launch waits only for the one before it, but after the wait all earlier launches have ended: a launch cannot end
-// before its own threads have waited here. Memory that launches share (the partial sums and their counters) is
+// Each launch waits only for the launch before it, but after the wait all earlier launches have ended: a launch cannot
+// end before its own threads have waited here. Memory that launches share (the partial sums and their counters) is
 // therefore free after the wait.
 
 PTX void follow_launch() {
@@ -143,8 +143,8 @@ PTX unsigned float_to_tf32(float value) { // rounds to nearest, ties away from z
     return bits;
 }
 
-// ---- cp.async: each thread's own copies to shared memory. The copy reads valid_bytes bytes and fills the rest with
-// zeros, without reading memory there.
+// ---- cp.async: each thread's own copies from global to shared memory. A copy reads only the first valid_bytes bytes
+// of its source and fills the rest of its destination with zeros. It does not access global memory beyond valid_bytes.
 
 template <int COPIED> PTX void copy_async(unsigned shared, const void *global, int valid_bytes) {
     static_assert(COPIED == 4 || COPIED == 8 || COPIED == 16, "cp.async copies 4, 8 or 16 bytes");
@@ -165,7 +165,7 @@ template <int PENDING> PTX void copy_wait() { // waits until at most PENDING of 
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// ---- 8 x 8 matrices of 16-bit elements. Lane 8i + r passes the address of row r of matrix i.
+// ---- ldmatrix: loads matrices of 8 x 8 16-bit elements. Lane 8i + r passes the address of row r of matrix i.
 
 PTX void ldmatrix_x1(unsigned (&to)[1], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(to[0]) : "r"(row) : "memory");

@@ -25,9 +25,9 @@ PTX void barrier_expect(unsigned bar, unsigned bytes) { // also counts as an arr
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
-// Arrives at the same barrier in another block of the cluster. The arrival has no release semantics: it orders no
-// stores. Such an arrival is enough for readers whose reads have completed. A release at cluster scope would be a fence
-// for all memory and cost some thousand cycles per stage.
+// Arrives at the same barrier in block `cta` of the cluster. The arrival has no release semantics: it orders no stores.
+// Such an arrival is enough for a reader whose reads have completed. A release at cluster scope would be a fence for
+// all memory and cost some thousand cycles per stage.
 PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
     asm volatile("{\n\t.reg .b32 remote;\n\t"
                  "mapa.shared::cluster.u32 remote, %0, %1;\n\t"
@@ -77,8 +77,9 @@ PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
 }
 
 // ---- TMA: one thread loads or stores a box of a tensor in global memory. x counts along the contiguous axis. A load
-// adds its bytes to the count of `bar`, including the zeros it writes for elements outside the tensor. A multicast load
-// writes to the same address, and counts at the same barrier, in each block of the cluster whose bit is set in `mask`.
+// adds its bytes to the count of `bar`, including the zeros that it writes for elements outside the tensor. A multicast
+// load writes to the same address, and counts at the same barrier, in each block of the cluster whose bit is set in
+// `mask`.
 
 struct alignas(64) TensorMap { // a __grid_constant__ parameter; cuTensorMapEncodeTiled fills it
     unsigned char opaque[128];
@@ -133,12 +134,13 @@ PTX void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Waits until at most PENDING of this thread's store groups are not yet written.
+// Waits until at most PENDING of this thread's groups of stores are not yet complete.
 template <int PENDING> PTX void bulk_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Waits until at most PENDING groups have not yet read shared memory. The memory of the others may then be reused.
+// Waits until at most PENDING of this thread's groups of stores have not yet read their shared memory. The shared
+// memory of its other groups may then be reused.
 template <int PENDING> PTX void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
@@ -224,8 +226,8 @@ PTX void mma_f64(double (&d)[4], const double (&a)[8], const double (&b)[4]) { /
                    "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
-// ---- Changes the register count of a warpgroup. All four warps must call it. sm_90a; N is a multiple of 8 from 24 to
-// 256.
+// ---- setmaxnreg (sm_90a): changes the registers per thread of a warpgroup to N, a multiple of 8 from 24 to 256. All
+// four warps must execute it.
 
 template <int N> PTX void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

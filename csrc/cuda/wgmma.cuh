@@ -17,12 +17,14 @@
 
 // The descriptor of a matrix in shared memory at address `shared`. `swizzle` selects how chunks of 16 bytes are
 // permuted, by the bits of their address: over 128 bytes (1), 64 (2), 32 (3) or not at all (0). TMA writes tiles with
-// the same swizzles. The meaning of `leading_bytes` and `stride_bytes` is:
+// the same swizzles. `leading_bytes` and `stride_bytes` are the distances in bytes to the next atom or core matrix:
 //                  k contiguous                                  m or n contiguous (transposed = 1, 16-bit types only)
-// swizzled         atom: 8 rows of one swizzle width of k;       atom: 8 k of one swizzle width of m or n;
-//                  stride: to the next 8 rows, leading: unused   leading: to the next along m or n, stride: along k
-// not swizzled     core: 8 rows of 16 bytes of k;                core: 8 k of 16 bytes of m or n;
-//                  stride: to the next 8 rows, leading: along k  stride: to the next along m or n, leading: along k
+// swizzled         atom: 8 rows of one swizzle width of k        atom: 8 k of one swizzle width of m or n
+//   leading        unused                                        along m or n
+//   stride         to the next 8 rows                            along k
+// not swizzled     core matrix: 8 rows of 16 bytes of k          core matrix: 8 k of 16 bytes of m or n
+//   leading        along k                                       along k
+//   stride         to the next 8 rows                            along m or n
 // The rows of an atom or core matrix are consecutive in memory. An atom is aligned to its size (1024 bytes for the
 // 128-byte swizzle). The swizzle depends only on the address: in an atom, the next 32 bytes of k start at shared + 32.
 PTX unsigned long long descriptor(unsigned shared, unsigned leading_bytes, unsigned stride_bytes, unsigned swizzle) {
@@ -57,8 +59,8 @@ template <int COUNT> PTX void wgmma_hold(unsigned (&a)[COUNT]) { // holds the re
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
-// The accumulators as asm operands (D4, D8, ...) and as text (T4, T8, ...). Each next 16 columns of n add eight
-// accumulators.
+// The accumulators as asm operands (D4, D8, ...) and as text (T4, T8, ...). Every 16 columns of n need 8 accumulators
+// per thread.
 #define WGMMA_FOUR(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define WGMMA_EIGHT(c, i) WGMMA_FOUR(c, i), WGMMA_FOUR(c, i + 4)
 #define WGMMA_D4(c) WGMMA_FOUR(c, 0)
