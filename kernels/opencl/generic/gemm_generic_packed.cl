@@ -29,25 +29,27 @@
 #ifndef TM        /* rows of out per work-item, a multiple of 4 */
 #define TM 8
 #endif
-#ifndef TN        /* columns of out per work-item */
+#ifndef TN        /* columns of out per work-item, a multiple of 4 */
 #define TN 4
 #endif
 #define GX (BN / TN)        /* work-items of a group along n */
 #define GY (BM / TM)        /* work-items of a group along m */
 #define ITEMS (GX * GY)
-#define A_BLOCKS (BM * BK / 16 / ITEMS) /* blocks that a work-item loads per step */
+#define A_BLOCKS (BM * BK / 16 / ITEMS) /* blocks of 4 x 4 bytes that a work-item loads per step */
 #define B_BLOCKS (BN * BK / 16 / ITEMS)
 #if BM * BK / 16 % ITEMS || BN * BK / 16 % ITEMS
 #error "the work-items must share the blocks of each tile evenly"
 #endif
 
-/* Bytes 0 .. 3 at x, `step` apart. `left` of them exist; the others are 0. */
+/* Bytes 0 .. 3 at x, `step` apart. `left` of them exist; the others are 0. whole: `step` is 1, and x is a multiple of
+ * 4. */
 char4 bytes(global const char *x, long step, int left, int whole)
 {
     return whole && left >= 4 ? *(global const char4 *)x : convert_char4(four(x, step, left, 0));
 }
 
-/* The 4 x 4 block at x as words along k. `width` x `depth` of its elements exist. */
+/* The 4 x 4 block at x as words along k. across, along: the strides across and along k. width, depth: the number of
+ * elements that exist across and along k. deep: the block is read along k, otherwise across k. */
 uint4 block(global const char *x, long across, long along, int width, int depth, int deep, int whole)
 {
     const long step = deep ? along : across, next = deep ? across : along;

@@ -7,10 +7,10 @@
  *         k                                      for TM multiply-adds. a's rows are in local memory, BK columns
  *       +----+   +----+----+----+----+----+      at a time; all work-items read the same element of a at a time.
  *    TM | a  |   |    |    |out |    |    |
- *       +----+   +----+----+----+----+----+      The columns alone give work to few work-items, so K is split.
+ *       +----+   +----+----+----+----+----+      TN columns each give work to few work-items, so K is split.
  *
- * a may have any strides. b's rows have unit stride, start at multiples of TN and are padded to TN columns. Nothing is
- * padded along K. out and c are not padded.
+ * a may have any strides. b has unit stride along n, its rows start at multiples of TN elements, and it is padded to a
+ * multiple of TN columns. Nothing is padded along K. out and c are not padded.
  */
 
 #include "gemm.clh"

@@ -1,4 +1,4 @@
-/* out = alpha * (the sum of the parts of K) + beta * c: the second step of a launch with SPLIT.
+/* out = alpha * (the sum of the parts of K) + beta * c. Runs after a product's kernel with SPLIT (see gemm.clh).
  *
  * `raw` contains m x n row-major partial sums for each part s of each matrix z, part after part. The parts are added in
  * order on every device, so that equal splits give equal results. Adjacent work-items have adjacent j.
