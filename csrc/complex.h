@@ -84,8 +84,8 @@ TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, nu
 
 /* For m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum is split over k: each lane has a part of
  * its own. `re` sums the products of a and b: a.re * b.re in even lanes, a.im * b.im in odd lanes. `im` sums the
- * products of i * a and b: -a.im * b.re in even lanes, a.re * b.im in odd lanes. At the end, the sum of the even lanes
- * minus the sum of the odd lanes is the real part or, from `im`, minus the imaginary part. */
+ * products of i * a and b: -a.im * b.re in even lanes, a.re * b.im in odd lanes. At the end, DIFFERENCE(re) is the real
+ * part, and DIFFERENCE(im) is minus the imaginary part. */
 TARGET static void split_dots(const gemm_block *x) {
     /* COLUMNS columns at a time, with two accumulators each (re, im): enough to hide the FMA latency */
     enum { COLUMNS = 4, STEP = LANES / 2 };

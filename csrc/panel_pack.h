@@ -3,7 +3,7 @@
  *
  *   group           the K_GROUP elements of one row in K_GROUP steps along k; contiguous in a panel
  *   line            the WIDTH elements of one step along k
- *   line of groups  the groups of all WIDTH rows; contiguous in a panel
+ *   line of groups  the groups of all WIDTH rows for the same K_GROUP steps; contiguous in a panel
  *
  * Parameters:
  *

@@ -518,7 +518,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         return;
     }
 #endif
-    int wide = NV; /* few rows get wider tiles: with fewer accumulators, the FMA units would wait */
+    int wide = NV; /* few rows get wider tiles: otherwise a tile has too few accumulators for the FMA units */
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
 
     for (int64_t j = 0; j < n; j += wide * VL) {

@@ -36,7 +36,7 @@
 #error "the tile is written out for TM = 32 or 4, TN = 1 or 2, SG = 8"
 #endif
 
-/* part: what a lane gets from a block read of a: an element of each of 8 of the 32 rows, or of all 4 rows if TM is 4. */
+/* part: what a lane gets from a block read of a: one element of each of 8 rows, or of each of 4 rows if TM is 4. */
 #if TM == 32
 #define PARTS 4
 typedef float8 part;
