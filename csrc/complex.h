@@ -248,7 +248,7 @@ TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, nu
 }
 
 static void compute_dispatch(const gemm_block *x) {
-    if (!x->panels) { /* in place */
+    if (!x->panels) {
         in_place_compute(x);
         return;
     }

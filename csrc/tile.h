@@ -415,7 +415,7 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
 /* One row of a times b, for a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b in
  * registers, so each sum adds its terms in the order of k. */
 TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
-    /* vectors of sums at a time: enough to hide the FMA latency, but not more columns of b than the caches can hold */
+    /* number of vectors of sums per pass: enough to hide the FMA latency, and few enough columns of b for the caches */
     enum { GROUPS = 2 };
     const IN *a = (const IN *)x->a;
     const T *from = (const T *)x->from;

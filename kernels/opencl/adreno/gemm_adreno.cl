@@ -41,7 +41,7 @@
 #ifndef B_IMAGE
 #define B_IMAGE 1
 #endif
-#ifndef HALF_SUMS /* 1: sums over k in half, twice as fast and less accurate */
+#ifndef HALF_SUMS /* 1: sums over k in half; twice as fast and less accurate */
 #define HALF_SUMS 0
 #endif
 #ifndef WGM       /* preferred work-group: WGN work-items along n, WGM along m */

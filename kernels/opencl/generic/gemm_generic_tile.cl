@@ -39,10 +39,10 @@
 #ifndef DIRECT    /* 1: reads a and b in their original layout */
 #define DIRECT 0
 #endif
-#define GX (BN / TN)        /* work-items of a group along n */
-#define GY (BM / TM)        /* work-items of a group along m */
+#define GX (BN / TN)        /* work-items per group along n */
+#define GY (BM / TM)        /* work-items per group along m */
 #define ITEMS (GX * GY)
-#define A_LOADS (BM * BK / 4 / ITEMS) /* float4 that a work-item loads per step */
+#define A_LOADS (BM * BK / 4 / ITEMS) /* number of float4 of a that a work-item loads per step */
 #define B_LOADS (BN * BK / 4 / ITEMS)
 #if BM * BK / 4 % ITEMS || BN * BK / 4 % ITEMS
 #error "the work-items must share the float4 of each tile evenly"

@@ -25,10 +25,10 @@
 #ifndef TN        /* columns of out per work-item: 2 or 4 */
 #define TN 4
 #endif
-#ifndef SG        /* work-items of a sub-group, and of a group along n */
+#ifndef SG        /* work-items per sub-group, and per group along n */
 #define SG 8
 #endif
-#ifndef GH        /* work-items of a group along m */
+#ifndef GH        /* work-items per group along m */
 #define GH 8
 #endif
 #ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4, limited by the registers */

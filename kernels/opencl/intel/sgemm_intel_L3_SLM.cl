@@ -16,10 +16,10 @@
 
 #include "gemm.clh"
 
-#ifndef GH        /* work-items of a group along m */
+#ifndef GH        /* work-items per group along m */
 #define GH 8
 #endif
-#ifndef GW        /* work-items of a group along n */
+#ifndef GW        /* work-items per group along n */
 #define GW 16
 #endif
 #ifndef BK        /* step along k, a multiple of 4 */

@@ -29,7 +29,7 @@
 #ifndef TN        /* columns of out per work-item, SG apart: 1 or 2 */
 #define TN 2
 #endif
-#ifndef SG        /* work-items of a sub-group, and of a work-group */
+#ifndef SG        /* work-items per sub-group, and per work-group */
 #define SG 8
 #endif
 #if (TM != 32 && TM != 4) || (TN != 1 && TN != 2) || SG != 8

@@ -26,10 +26,10 @@
 #ifndef PANEL     /* columns per panel, if the target is a buffer of consecutive panels; 0: no panels */
 #define PANEL 0
 #endif
-#ifndef TALL      /* TALL x WIDE: 1 x 1, or more where work-items are expensive (CPUs). With PANEL, WIDE is PANEL */
+#ifndef TALL      /* rows per work-item: 1, or more where work-items are expensive (CPUs) */
 #define TALL 1
 #endif
-#ifndef WIDE
+#ifndef WIDE      /* columns (texels or elements) per work-item: 1, or more as for TALL; PANEL if PANEL is not 0 */
 #define WIDE 1
 #endif
 #ifndef TURN      /* 1: transposes squares in local memory; the target is a row-major buffer */
