@@ -40,7 +40,7 @@ kernel void gemm_generic_local_16x16(BUFFER(a), BUFFER(b), RESULT)
     for (int p0 = 0; p0 < k; p0 += BK) {
         const int depth = min(BK, k - p0);
         /* Outside of a and b the tiles are 0. Sums of rows and columns outside are not stored, and the loop over p
-         * stops at `depth`. Therefore no product of padding affects a stored output. */
+         * stops at `depth`. Therefore no product with padding affects a stored output. */
         for (int t = id; t < BM * BK; t += BM * BN) {
             const int r = a_turned ? t % BM : t / BK, p = a_turned ? t / BM : t % BK;
             a_tile[r][p] = row0 + r < m && p < depth ? LOAD(a + r * a_at.s1 + (p0 + p) * a_at.s2) : (accum)0;

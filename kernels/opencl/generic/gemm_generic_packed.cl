@@ -49,7 +49,7 @@ char4 bytes(global const char *x, long step, int left, int whole)
 }
 
 /* The 4 x 4 block at x as words along k. across, along: the strides across and along k. width, depth: the number of
- * elements that exist across and along k. deep: the block is read along k, otherwise across k. */
+ * elements that exist across and along k. deep: 1 to read the block along k, 0 across k. whole: see `bytes`. */
 uint4 block(global const char *x, long across, long along, int width, int depth, int deep, int whole)
 {
     const long step = deep ? along : across, next = deep ? across : along;
