@@ -247,7 +247,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             }
             continue;
         }
-        if (!ONE(x->alpha)) { /* a NaN alpha multiplies, too; the test for 1 only saves time */
+        if (!ONE(x->alpha)) { /* the test for 1 only saves time; a NaN alpha is not 1 and multiplies */
             EACH(at, rows * nv) acc[at] = SCALED(x->alpha, acc[at]);
         }
         if (x->c) {
