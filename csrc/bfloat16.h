@@ -1,7 +1,7 @@
-/* bfloat16 for instructions that sum two or more products in float. This header defines panel.h's parameters except
- * those of the tile. Such an instruction loses up to one unit in the last place of a float per step, while an FMA loses
- * half a unit. Both losses are far below the last place of a bfloat16. Whatever the floating-point environment, the
- * instructions replace subnormal operands, products and sums by zero. */
+/* panel.h's parameters, except those of the tile, for bfloat16 instructions that add two or more products to a float
+ * sum. Per step, the rounding error of such an instruction is up to one unit in the last place of a float; that of an
+ * FMA is half a unit. Both errors are far below the last place of a bfloat16. The instructions replace subnormal
+ * operands, products and sums by zero, whatever the floating-point environment. */
 #include <math.h>
 
 #include "float_bits.h"

@@ -1,34 +1,36 @@
-/* Complex products. Each is four real fused multiply-adds in this order, without tests for infinities:
+/* Complex products. A complex multiply-add is four real FMAs in this order, without tests for infinities:
  *
  *     re = fma(-a.im, b.im, fma(a.re, b.re, re))        im = fma(a.im, b.re, fma(a.re, b.im, im))
  *
- * A real alpha or beta scales both parts separately. As a complex number, its zero imaginary part would turn an
- * infinity in the other part into NaN.
+ * If alpha or beta is real, it scales the real and imaginary parts of the other factor separately: its zero imaginary
+ * part times an infinity in a part of that factor would be NaN.
  *
- * There are two implementations. They give the same bits.
+ * There are two implementations, which give the same bits:
  *
- *   panels     with panel.h, for products large enough to repay the packing. For each vector of columns, a complete
- *              panel of b holds LANES real parts and then LANES imaginary parts. The k loop then consists of FMAs only.
- *   in place   with tile.h. Real and imaginary parts alternate as in memory. The loop also needs each vector of b
- *              multiplied by i. b may stay unpacked, and blocks of few rows or columns compute no unused elements.
- *
- * In an incomplete last panel of b, real and imaginary parts alternate, too, and tile.h computes its columns.
+ *   panels     with panel.h, for products so large that packing is worthwhile. For each step of k and each vector of
+ *              columns, a complete panel of b holds LANES real parts, then LANES imaginary parts. The k loop therefore
+ *              consists of FMAs only.
+ *   in place   with tile.h, only if TIMES_I is defined. Real and imaginary parts alternate in registers as in memory.
+ *              The k loop therefore also multiplies each vector of b by i. b may be unpacked, and blocks of few rows
+ *              or columns compute no unused elements. This implementation also computes the columns of an incomplete
+ *              last panel of b: real and imaginary parts alternate in such a panel, too.
  *
  *   CATALOG_ROW, ISA            the kernel's name; function attributes that enable the instruction set
  *   REAL, REAL_FMA(x, y, z)     float or double, and its FMA
- *   VECTOR, LANES               a vector of LANES real numbers
+ *   VECTOR, LANES               vector type, and the number of real numbers in a vector
  *   SET1(x), LOAD_REALS(p), STORE_REALS(p, v)    broadcast, load, store
  *   FMADD(x, y, z), FNMADD(x, y, z)              x * y + z, z - x * y
  *   SPLIT(p, re, im), INTERLEAVE(p, re, im)      load and store LANES complex numbers as two vectors
- *   ROWS, PAIRS                 the tile of panels: rows, and pairs of vectors
+ *   ROWS, PAIRS                 the tile of the `panels` implementation: rows, and pairs of vectors (real parts and
+ *                               imaginary parts) per row
  *
- * Optional, for the implementation in place. Without TIMES_I, all operands are packed:
+ * Optional, for the in-place implementation. Without TIMES_I, all operands are packed:
  *
- *   TIMES_I(v, signs)           swaps the two parts of each number and flips signs where `signs` has a sign bit
- *   PRODUCTS(x, y)              products of real numbers
+ *   TIMES_I(v, signs)           swaps the two parts of each number, then flips signs where `signs` has a sign bit
+ *   PRODUCTS(x, y)              x * y, lane by lane
  *   DIFFERENCE(v)               the sum of the even lanes minus the sum of the odd lanes
- *   PART ... STORE_PART, TRANSPOSE, TRANSPOSE_DEPTH, ACCUMULATORS, ACCUMULATORS_UNPACKED, TALLEST, TILES
- *                               as for tile.h; here LOAD_PART must set the other elements to zero
+ *   PART, PART_OF, LOAD_PART, STORE_PART, TRANSPOSE, TRANSPOSE_DEPTH, ACCUMULATORS, ACCUMULATORS_UNPACKED, TALLEST,
+ *   TILES                       as for tile.h, except that LOAD_PART must set the other elements to zero
  */
 #include <math.h>
 
@@ -46,12 +48,14 @@ typedef struct vectors {
 } vectors;
 
 #define IS_ONE(s) ((s)->re == 1 && (s)->im == 0)
-/* b * a would add the two products of `im` in the opposite order */
+/* FIXED_ORDER: for the transposed product, the roles of a and b are exchanged, which would add the two products of `im`
+ * in the opposite order. */
 #define FLAGS (GEMM_FIXED_ORDER | GEMM_COMPLEX)
 
 #ifdef TIMES_I
 /* Multiplies by i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the signs at each use.
- * Otherwise it keeps them in a register and some accumulators in memory, which is five times slower. */
+ * Otherwise the compiler keeps the signs in a register and, for lack of registers, some accumulators in memory. That is
+ * five times slower. */
 TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
     const REAL *signs = alternate;
@@ -75,14 +79,15 @@ TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
     return s->im == 0 ? sum : FMADD(SET1((REAL)s->im), times_i(c), sum);
 }
 
-/* Applies the epilogue to `count` sums of a row and stores them to C, from column j on. */
+/* Applies the epilogue to `count` sums of row 0 and stores the results to C, from column j on. */
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums);
 
-/* Multiplies one row of a by a matrix b whose columns are contiguous along k. Each sum is split over k: a lane sums the
- * products of a and b, which are the terms of the real part, and the products of i * a and b, which are those of the
- * imaginary part. The final sum over the lanes applies the signs. */
+/* For m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum is split over k: each lane has a part of
+ * its own. `re` sums the products of a and b: a.re * b.re in even lanes, a.im * b.im in odd lanes. `im` sums the
+ * products of i * a and b: -a.im * b.re in even lanes, a.re * b.im in odd lanes. At the end, DIFFERENCE(re) is the real
+ * part, and DIFFERENCE(im) is minus the imaginary part. */
 TARGET static void split_dots(const gemm_block *x) {
-    /* COLUMNS sums at a time, with two accumulators each: enough to hide the FMA latency */
+    /* COLUMNS columns at a time, with two accumulators each (re, im): enough to hide the FMA latency */
     enum { COLUMNS = 4, STEP = LANES / 2 };
     const number *a = (const number *)x->a;
     const int64_t whole = x->k / STEP * STEP;
@@ -92,7 +97,7 @@ TARGET static void split_dots(const gemm_block *x) {
         const number *b[COLUMNS];
         VECTOR re[COLUMNS], im[COLUMNS];
         EACH(i, COLUMNS) {
-            /* columns beyond n are replaced by the first column */
+            /* instead of a column beyond n, read the first column of this group */
             b[i] = (const number *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
             re[i] = im[i] = SET1(0);
         }
@@ -113,7 +118,7 @@ TARGET static void split_dots(const gemm_block *x) {
 #undef LOAD_WHOLE
 #undef LOAD_REST
         number sums[COLUMNS];
-        /* 0 - x, so that a sum of no terms is +0 */
+        /* 0 - x, not -x: the imaginary part of a sum of no terms is +0, not -0 */
         EACH(i, COLUMNS) sums[i] = (number){DIFFERENCE(re[i]), 0 - DIFFERENCE(im[i])};
         finish_sums(x, j, count, sums);
     }
@@ -136,7 +141,8 @@ TARGET static void split_dots(const gemm_block *x) {
 #define SCALED(s, v) scaled(s, v)
 #define PLUS_SCALED(s, c, v) plus_scaled(s, c, v)
 #define STREAM
-/* a complex FMA has twice the latency of a real one, and a tile of one row hides less of it */
+/* Less than the default 4 * NR: a complex FMA has twice the latency of a real FMA, and a tile of one row hides less of
+ * that latency. */
 #define STREAM_FROM (3 * NR)
 #include "tile.h"
 #define TARGET ISA
@@ -242,7 +248,7 @@ TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, nu
 }
 
 static void compute_dispatch(const gemm_block *x) {
-    if (!x->panels) { /* in place */
+    if (!x->panels) {
         in_place_compute(x);
         return;
     }

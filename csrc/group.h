@@ -1,4 +1,4 @@
-/* Loads a group of contiguous narrow elements as one 32-bit number, for a broadcast. */
+/* Loads a group of contiguous 8- or 16-bit elements, 4 bytes in total, as one 32-bit number for a broadcast. */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,14 +1,18 @@
-/* float16 and, with BFLOAT16, bfloat16, computed as float. Elements are widened to float, either while they are packed
- * or when they are read unpacked. The tiles of float compute the sums in their usual order. The result is rounded once,
- * to the nearest even, and subnormals are kept. Elements have the type uint16_t.
+/* float16 or, if BFLOAT16 is defined, bfloat16. Elements are widened to float: packed operands during packing, unpacked
+ * operands when the tile reads them. tile.h computes the float sums in the same order as for float operands. The result
+ * is rounded once, to the nearest even, and subnormals are kept. Elements have the type uint16_t.
  *
  *   WIDEN_RUN(to, x), RUN       optional: widens RUN contiguous elements to float
- *   VECTORS                     optional; without it, all operands are packed. The name of a file that defines tile.h's
- *                               vector parameters, MR, NV and LOAD_C ... STORE_C_PART. The kernel's file includes it
- *                               first. This header then defines the kernel CATALOG_ROW. It also needs:
- *   SPLAT_HALF(x), TRANSPOSE_HALVES, DEPTH_OF_HALVES   tile.h's SPLAT_IN, TRANSPOSE and TRANSPOSE_DEPTH for halves
+ *   VECTORS                     optional: the name of a file that defines tile.h's vector parameters, MR, NV, and
+ *                               LOAD_C, STORE_C, LOAD_C_PART, STORE_C_PART. The kernel's file must include that file
+ *                               before this header. With VECTORS, operands may be unpacked, and this header defines the
+ *                               kernel CATALOG_ROW. Without VECTORS, all operands are packed, and the kernel's file
+ *                               includes tile.h itself.
+ *   CATALOG_ROW                 with VECTORS: the kernel's name
+ *   SPLAT_HALF(x), TRANSPOSE_HALVES, DEPTH_OF_HALVES
+ *                               with VECTORS: tile.h's SPLAT_IN, TRANSPOSE and TRANSPOSE_DEPTH for halves
  *
- * Include this header after tile.h's vector parameters, MR and NV, and before tile.h.
+ * Include this header after the definitions of tile.h's vector parameters, MR and NV, and before tile.h.
  */
 #include <math.h>
 
@@ -23,8 +27,8 @@
 
 static inline float widen_half(uint16_t x) {
     const uint32_t magnitude = (uint32_t)(x & 0x7FFF) << 13, sign = (uint32_t)(x & 0x8000) << 16;
-    /* The factor 2^112 corrects the bias of the exponent exactly, also for subnormals. Infinity and NaN have the
-     * largest magnitudes. */
+    /* The factor 2^112 corrects the bias of the exponent exactly, also for subnormals. Infinities and NaNs have the
+     * largest magnitudes; they get the exponent of a float's infinity instead. */
     const float value = magnitude < 0x0F800000 ? float_of(magnitude) * 0x1p112f : float_of(magnitude | 0x7F800000);
     return float_of(bits_of(value) | sign);
 }
@@ -33,7 +37,7 @@ static inline uint16_t narrow_half(float x) {
     const uint32_t bits = bits_of(x), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
     if (magnitude > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
     if (magnitude >= 0x477FF000) return (uint16_t)(sign | 0x7C00); /* 65520 and above round to infinity */
-    if (magnitude < 0x38800000) /* below 2^-14: adding 0.5 rounds to a multiple of 2^-24, the last bit of subnormals */
+    if (magnitude < 0x38800000) /* subnormal: adding 0.5 rounds to a multiple of 2^-24, the smallest subnormal */
         return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
     return (uint16_t)(sign | (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13);
 }

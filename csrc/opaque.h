@@ -1,5 +1,5 @@
-/* opaque(x) returns the constant x but hides its value from the compiler. The constant is then created where it is
- * used. Otherwise compilers load the constants of a tile's epilogue before the k loop and spill accumulators to make
+/* opaque(x) returns the constant x but hides its value from the compiler, which therefore creates the constant where it
+ * is used. Otherwise compilers load the constants of a tile's epilogue before the k loop and spill accumulators to make
  * room for them, which halves the speed. */
 #ifndef GEMM_OPAQUE_H
 #define GEMM_OPAQUE_H

@@ -1,9 +1,9 @@
 /* Packing: defines PACK_NAME, a gemm_pack_function that writes panels of PACK_WIDTH rows.
  *
- *   PACK_NAME, PACK_WIDTH       both are undefined at the end
- *   PACK_FROM, T                types in memory and in panels (default: T for both)
- *   CONVERT(x)                  the conversion (default: none)
- *   TRANSPOSE, TRANSPOSE_DEPTH  optional, if memory has T: see tile.h
+ *   PACK_NAME, PACK_WIDTH       the function's name, the rows of a panel; this header undefines both at its end
+ *   PACK_FROM, T                type of the elements in memory (default: T), type of the elements in panels
+ *   CONVERT(x)                  converts an element from PACK_FROM to T; required exactly if PACK_FROM is defined
+ *   TRANSPOSE, TRANSPOSE_DEPTH  optional, see tile.h; used only if PACK_FROM is not defined
  *
  * The loops read x along its contiguous axis.
  */
@@ -25,7 +25,7 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
             for (int64_t p = 0; p < k; p++) {
                 const PACK_FROM *from = x + p * ps;
                 T *row = to + p * WIDTH;
-                /* prefetch the next panel, because the hardware does not predict distant rows */
+                /* prefetch the next panel: the hardware prefetcher does not predict rows that are far apart */
                 EACH(line, LINES(WIDTH, PACK_FROM)) PREFETCH((const char *)(from + WIDTH) + 64 * line);
                 if (count == WIDTH) {
 #ifdef PACK_PLAIN
@@ -46,9 +46,10 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
         }
         int64_t done = 0;
 #if defined(TRANSPOSE) && defined(PACK_PLAIN)
-        /* If VL does not divide WIDTH, the last vector of a line extends beyond WIDTH, and its store overwrites the
-         * start of the next line. Therefore the loop stores the last block first, and the first elements afterwards.
-         * Behind the last line of the last panel, the driver allocates slack for these stores. */
+        /* A line is the WIDTH elements of one step along k. The loop transposes blocks of VL rows. If VL does not
+         * divide WIDTH, the stores of the last block extend into the start of the next line. Therefore the loop stores
+         * the last block first; the first block is stored later and overwrites the excess. After the last line of the
+         * last panel, the driver allocates slack for the excess. */
         enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
 #define TRANSPOSE_ROWS(i, have)                                                     \
     V transposed[TRANSPOSE_DEPTH];                                                  \

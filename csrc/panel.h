@@ -1,5 +1,5 @@
-/* Block functions over packed panels, for types whose sums have another type than the operands. half.h (float16,
- * bfloat16), wrap.h (integers) and complex.h define the arithmetic of a family of types. A kernel's file defines the
+/* Block functions over packed panels. Elements in memory, elements in panels and sums may have different types.
+ * bfloat16.h, wrap.h (integers) and complex.h define the arithmetic of a family of types. A kernel's file defines the
  * instructions. The result is the descriptor KERNEL with its block function and its packing functions.
  *
  * Types and sizes:
@@ -9,35 +9,38 @@
  *   K_GROUP         steps along k that one STEP consumes
  *   A, B, C, SUM    types in memory of a, of b, of c and out, and of raw sums
  *   PA, PB          types of a and b in panels
- *   C_IS_SUM        1 if C and SUM are the same type; then finished sums may be stored directly
+ *   C_IS_SUM        1 if C and SUM are the same type, else 0. With 1, the tile stores sums that need no epilogue
+ *                   directly to C.
  *
  * The tile:
  *
  *   ACC, ZERO       an accumulator of VL columns, and its initial value
  *   GET(p), PUT(p, v)   load and store an accumulator from and to VL contiguous sums
- *   X, SPLAT(p)     K_GROUP elements of one row of a, broadcast to all columns
- *   Y, ROW(p)       K_GROUP x VL elements of b
- *   STEP(acc, x, y) acc + x * y over the group
+ *   X, SPLAT(p)     type and load of K_GROUP elements of one row of a, broadcast to all columns
+ *   Y, ROW(p)       type and load of K_GROUP x VL elements of b
+ *   STEP(acc, x, y) adds K_GROUP products of x and y to each of the VL sums in acc
  *   TILE            defined if the kernel's file has its own function `tile`; then the other parameters of this list
  *                   are not required
  *
  * The arithmetic:
  *
- *   WIDEN_A(x), WIDEN_B(x), WIDEN_C(x)   convert an element from memory: for a panel of a, a panel of b, or a sum
+ *   WIDEN_A(x), WIDEN_B(x), WIDEN_C(x)   convert an element of a, b or c from memory to PA, PB or SUM
  *   NARROW(s)                            convert a finished sum to C
  *   SCALAR(s), IS_ONE(s)                 the value of a gemm_scalar as SUM, and whether it is 1
  *   MUL(s, t), FMA(s, t, u)              the arithmetic of the epilogue
  *
  * Optional parameters:
  *
- *   OFFSET, SUBTRACT(acc, extra)   a constant that was added to each element of a in its panel; the tile computes
- *                   OFFSET * b as `extra` and subtracts it from the sums
- *   REORDER_B(p)    puts VL elements of b at p into the order that ROW expects
+ *   OFFSET, SUBTRACT(acc, extra)   OFFSET: the constant that WIDEN_A adds to each element of a, as an X. For each
+ *                   column, the tile sums OFFSET * b over k in `extra`. SUBTRACT: acc - extra
+ *   REORDER_B(p)    puts VL elements of a panel of b, at p, into the order that ROW expects
  *   FLAGS           flags of gemm.h (default: 0)
- *   PACK            if defined, the file has its own packing functions pack_a and pack_b
- *   COMPUTE         a block function that the file defines afterwards; it may call `compute`
- *   ENTER, LEAVE    statements before and after a block
- *   FMA_VARIANT     for plain C: compile the block function a second time for CPUs with FMA, and choose at run time
+ *   PACK            if defined, the kernel's file has its own packing functions pack_a and pack_b
+ *   COMPUTE         the descriptor's block function (default: `compute`). The kernel's file defines this function
+ *                   after it includes this header; the function may call `compute`.
+ *   ENTER, LEAVE    statements that `compute` executes before and after the block
+ *   FMA_VARIANT     for plain C. If defined, the block function is compiled a second time for CPUs with FMA, and the
+ *                   CPU's features decide at run time.
  *
  * parameters.h reports a missing parameter.
  */
@@ -90,7 +93,7 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
 }
 #endif
 
-/* Computes a tile of `rows` rows, rounded up to a power of two. Single rows are frequent, so they have their own
+/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR. Single rows are frequent, so they have their own
  * tile. */
 TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                            int64_t to_rs) {
@@ -107,7 +110,8 @@ TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, co
     }
 }
 
-/* Applies the epilogue to one row of `count` <= NR sums: scales the sums, adds the row of c, converts to C. */
+/* Applies the epilogue to `count` sums of one row: multiplies them by alpha, adds beta * c, and converts them to C.
+ * Overwrites `sums`. */
 TARGET INLINE void finish(const gemm_block *x, int64_t count, SUM *sums, const C *c, C *to) {
     if (!IS_ONE(x->alpha)) {
         const SUM alpha = SCALAR(x->alpha);
@@ -128,7 +132,7 @@ TARGET INLINE void block(const gemm_block *x) {
             const PA *a = (const PA *)x->a + i / MR * x->a_ts;
             const PB *b = (const PB *)x->b + j / NR * x->b_ts;
             const SUM *from = x->from ? (const SUM *)x->from + i * x->from_rs + j : NULL;
-            SUM sums[MR][NR]; /* a partial tile is computed as a complete tile in this buffer */
+            SUM sums[MR][NR]; /* a partial tile, or a tile that needs the epilogue, is computed in this buffer */
             const int whole = rows == MR && columns == NR;
             if (whole && (x->raw || unscaled)) {
                 tile(MR, x->k, a, b, from, x->from_rs, (SUM *)x->to + i * x->to_rs + j, x->to_rs);

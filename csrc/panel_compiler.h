@@ -1,5 +1,5 @@
-/* Compiler directives. The loops over a tile must be unrolled completely. Otherwise the accumulators are kept in
- * memory. */
+/* Compiler directives. EACH is a loop that the compiler must unroll completely. The loops over a tile need this:
+ * otherwise the compiler keeps the accumulators in memory. */
 #ifndef GEMM_PANEL_COMPILER_H
 #define GEMM_PANEL_COMPILER_H
 

@@ -1,15 +1,22 @@
-/* Packing with conversion. It converts elements from T_IN in memory to P in panels of WIDTH rows, with groups of
- * K_GROUP steps along k. NAMED(pack) is a gemm_pack_function. "Line" means the WIDTH elements of one step along k.
+/* Packing with conversion: defines NAMED(pack), a gemm_pack_function. It converts elements from T_IN in memory to P in
+ * panels of WIDTH rows. Terms:
  *
- *   NAMED(stem)     the names of the functions
- *   WIDEN(x)        converts an element
+ *   group           the K_GROUP elements of one row in K_GROUP steps along k; contiguous in a panel
+ *   line            the WIDTH elements of one step along k
+ *   line of groups  the groups of all WIDTH rows for the same K_GROUP steps; contiguous in a panel
+ *
+ * Parameters:
+ *
+ *   NAMED(stem)     the names of the functions that this header defines
+ *   WIDEN(x)        converts an element from T_IN to P
  *   WIDEN_RUN(to, x), RUN   optional: converts RUN contiguous elements
- *   REORDER(p)      optional: reorders VL elements of a line
+ *   REORDER(p)      optional: reorders VL elements of a line, in place
  *   TRANSPOSE_GROUPS(to, stride, x, step, lines), TRANSPOSED_ROWS
- *                   optional, for groups of 4 bytes: transposes 4 groups from each of TRANSPOSED_ROWS rows, whose
- *                   distance is `step` bytes, into min(4, lines) lines of groups, whose distance is `stride` groups
+ *                   optional, for groups of 4 bytes: reads 4 groups of each of TRANSPOSED_ROWS rows, which are `step`
+ *                   bytes apart, and writes them to min(4, lines) lines of groups, which are `stride` groups apart
  *   GROUP_LINES(to, x, step)
- *                   optional: interleaves 16 bytes from each of K_GROUP lines, whose distance is `step` bytes
+ *                   optional: reads 16 bytes of each of K_GROUP lines, which are `step` bytes apart, and writes them
+ *                   as groups
  */
 #include <string.h>
 
@@ -24,7 +31,7 @@ TARGET INLINE void NAMED(widen)(P *to, const T_IN *x, int64_t count) {
     for (; i < count; i++) to[i] = WIDEN(x[i]);
 }
 
-/* Packs a complete panel whose elements are contiguous along its width, line by line. */
+/* Packs a complete panel line by line. In memory, the elements of a line are contiguous (rs = 1). */
 TARGET INLINE void NAMED(lines)(P *to, const T_IN *x, int64_t ps, int64_t k) {
     for (int64_t p = 0; p < k; p += K_GROUP, to += WIDTH * K_GROUP, x += K_GROUP * ps) {
         P line[K_GROUP][WIDTH];
@@ -46,9 +53,9 @@ TARGET INLINE void NAMED(lines)(P *to, const T_IN *x, int64_t ps, int64_t k) {
     }
 }
 
-/* The same for lines of `count` < WIDTH elements. First copies some lines and completes them with zeros. A line is
- * copied in pieces of `run` <= count elements, and the last piece may overlap the piece before. `run` is a constant,
- * because a copy of variable length is a function call. */
+/* The same for an incomplete panel of `count` < WIDTH rows. First copies SOME lines at a time to `whole` and completes
+ * them with zeros. A line is copied in pieces of `run` <= count elements, and the last piece may overlap the piece
+ * before. `run` is a constant, because a copy of variable length is a function call. */
 TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t count, int64_t k, const int run) {
     enum { SOME = 32 };
     T_IN whole[SOME][WIDTH];
@@ -67,10 +74,11 @@ TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t 
 #ifdef TRANSPOSE_GROUPS
 enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TRANSPOSED_ROWS * TRANSPOSED_ROWS };
 
-/* Packs any panel. It converts a range of k of all rows (missing rows are zero) and then transposes it in registers. If
- * TRANSPOSED_ROWS does not divide WIDTH, the last block of rows extends beyond WIDTH, and its stores overwrite the
- * first rows of the next line of groups. Therefore the loop stores the last block first, and the first rows afterwards.
- * Behind the last line of the last panel, the driver allocates slack for these stores. */
+/* Packs a panel of any strides and up to WIDTH rows. Converts STRETCH steps of k of all rows to `stretch` (missing rows
+ * are zero), then transposes them in registers. If TRANSPOSED_ROWS does not divide WIDTH, the stores of the last block
+ * of rows extend into the start of the next line of groups. Therefore the loop stores the last block first; the first
+ * block is stored later and overwrites the excess. After the last line of the last panel, the driver allocates slack
+ * for the excess. */
 TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
                                           P (*stretch)[NAMED(STRETCH)]) {
     enum { STRETCH = NAMED(STRETCH), LAST = NAMED(LAST) };
@@ -95,7 +103,8 @@ TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int6
 }
 #endif
 
-/* Packs any panel, row by row, in pieces that stay in the L1 cache. */
+/* Packs a panel of any strides and up to WIDTH rows, row by row, in pieces of STRETCH steps of k, which stay in the L1
+ * cache. */
 TARGET INLINE void NAMED(rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k) {
     enum { STRETCH = 64 };
     const int64_t padded = (k + K_GROUP - 1) / K_GROUP * K_GROUP;
@@ -131,7 +140,7 @@ TARGET static void NAMED(pack)(void *panels, const void *matrix, int64_t rs, int
         const int64_t count = rows - first < WIDTH ? rows - first : WIDTH;
         if (rs != 1 || ps == 1 || count == 1)
 #ifdef TRANSPOSE_GROUPS
-            if (count >= 3) /* for fewer rows, moving single groups takes less time */
+            if (count >= 3) /* for fewer rows, NAMED(rows) takes less time */
                 NAMED(transposed_rows)(to, x, rs, ps, count, k, stretch);
             else
 #endif

@@ -1,5 +1,6 @@
-/* Checks the parameters of tile.h (which defines PARAMETERS_OF_TILE) and of panel.h. The compiler stops at a missing
- * parameter and names it. The head of each of these two headers describes the parameters. */
+/* Checks the parameters of tile.h, if PARAMETERS_OF_TILE is defined, or else of panel.h. At a missing parameter, the
+ * compiler stops with an error that names it. The comments at the start of tile.h and panel.h describe their
+ * parameters. */
 #ifdef PARAMETERS_OF_TILE
 #if !defined(NAME)
 #error "tile.h needs NAME"

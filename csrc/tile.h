@@ -1,4 +1,4 @@
-/* The register tile and the loops over tiles, for all types whose sums have the type of the operands in registers. A
+/* The register tile and the loops over tiles, for kernels in which operands and sums have the same type in registers. A
  * kernel's file defines the parameters below and includes this header. The result is a block function that fulfils the
  * contract of gemm.h and keeps every accumulator in a register:
  *
@@ -8,32 +8,33 @@
  *                | acc  | acc  | acc  |    and execute rows x nv fused multiply-adds
  *                +------+------+------+
  *
- * There is a tile function for each rows x nv that fits ACCUMULATORS. For 12 accumulators, the largest ones are 12 x 1,
- * 6 x 2, 4 x 3 and 3 x 4. Therefore a block of any shape wastes at most a part of its last vector, and blocks of few
- * rows or few columns use the FMA units as well as large blocks.
+ * There is a tile function for each rows x nv with at most ACCUMULATORS accumulators. For 12 accumulators, the largest
+ * tiles are 12 x 1, 6 x 2, 4 x 3 and 3 x 4. Therefore a block of any shape wastes at most a part of its last vector. A
+ * block of few rows or few columns keeps the FMA units as busy as a large block does.
  *
  * Required parameters:
  *
  *   NAME             prefix of the functions that this header defines
  *   T                type of the sums
- *   MR, NV           rows and vectors of the tile for packed panels
+ *   MR, NV           rows, and vectors per row, of the tile for packed panels
  *   ACCUMULATORS     number of accumulator registers
- *   TALLEST          maximum number of rows of a tile
- *   TILES(X)         X(nv) for each number of vectors nv that a tile may have, including NV
+ *   TALLEST          maximum number of rows of a tile, at most 12
+ *   TILES(X)         X(1) X(2) ...: X(nv) for each number nv of vectors per row that a tile may have, including NV
  *   FMA(x, y, z)     x * y + z
  *
- * Vectors. Without V, a vector is a single element in plain C, and only FMA is required:
+ * Vectors. Without V, a vector is a single element in plain C, and none of these parameters is needed:
  *
  *   V, VL                           vector type, and its number of elements
  *   LOAD(p), STORE(p, v)            load and store a vector
  *   SPLAT(x), MUL(x, y)             broadcast an element, multiply
- *   PART, PART_OF(count)            a description of the first `count` elements of a vector, 1 <= count <= VL
+ *   PART, PART_OF(count)            type and value that describe the first `count` elements of a vector,
+ *                                   1 <= count <= VL
  *   LOAD_PART(p, part)              load these elements only; the values of the other elements do not matter
  *   STORE_PART(p, part, v)          store these elements only
- *   X, ZERO                         type of a factor, the result of SPLAT (default: V); sums of no terms
- *                                   (default: SPLAT((T)0))
+ *   X                               type of SPLAT's result (default: V)
+ *   ZERO                            a vector of sums of no terms (default: SPLAT((T)0))
  *
- * If a and b have another type than T where this header reads them:
+ * If the tile reads a and b, unpacked or in panels, in another type than T:
  *
  *   IN, WIDEN_IN(x)                 that type, and the conversion of an element to T
  *   SPLAT_IN(x), LOAD_IN(p), LOAD_IN_PART(p, part)   SPLAT, LOAD and LOAD_PART with that conversion
@@ -41,11 +42,11 @@
  * If C has another type than T:
  *
  *   C_T                             that type
- *   LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   the same with conversion
+ *   LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   LOAD ... with conversion from or to C_T
  *
  * Scalars and packing:
  *
- *   ONE(s), SCALAR(s)               whether a gemm_scalar is 1; its value as T (default: its real part)
+ *   ONE(s), SCALAR(s)               whether a gemm_scalar is 1; its value as T (defaults: for its real part)
  *   SCALED(s, v)                    s * v for a gemm_scalar s (default: with SPLAT and MUL)
  *   PLUS_SCALED(s, c, v)            s * c + v for a gemm_scalar s (default: with SPLAT and FMA)
  *   PACK_A, PACK_B, A_T, B_T        packing functions (default: those of pack.h for T); types of a and b in memory
@@ -55,17 +56,18 @@
  *   KERNEL           name of the kernel's row in the catalog; if defined, this header defines the descriptor, too
  *   TARGET           function attributes that enable the instruction set
  *   FLAGS            flags of gemm.h (default: a and b may be unpacked)
- *   COMPUTE          a block function that the file defines afterwards; it may call LOCAL(compute)
- *   ELEMENT(p)       an element of a in the k loop (default: SPLAT_IN(*(p))), and
- *   FMA_ELEMENT(x, y, z)   its FMA (default: FMA)
+ *   COMPUTE          the descriptor's block function (default: NAME_compute, which this header defines). The kernel's
+ *                    file defines this function after it includes this header; the function may call NAME_compute.
+ *   ELEMENT(p)       loads an element of a in the k loop (default: SPLAT_IN(*(p)))
+ *   FMA_ELEMENT(x, y, z)            x * y + z if x is the result of ELEMENT (default: FMA)
  *   K_LOOP(rows, nv, acc, k, a, b)  the k loop of an MR x NV tile of packed panels; must keep the order of k
  *   ACCUMULATORS_UNPACKED           ACCUMULATORS for an unpacked a (default: ACCUMULATORS)
  *   STREAM           if defined, there are special loops for m = 1 that read b in the order of memory
- *   STREAM_FROM      minimum number of columns for such a loop over an unpacked b (default: the width of 4 panels)
+ *   STREAM_FROM      minimum n for the special loop over an unpacked b with b_cs = 1 (default: the width of 4 panels)
  *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH   transposed[p] = the vector of x[i * rs + p] over VL rows i,
  *                    for p < TRANSPOSE_DEPTH; rows i >= count are zero and not read
  *   FMA_ONE(x, y, z) FMA of single elements; if defined, sums for m = 1 may be split over k
- *   DOTS(x)          the file's own loop for such split sums; a and the columns of b are contiguous along k
+ *   DOTS(x)          for such split sums, the kernel's own function instead of this header's; a_ps = b_ps = 1
  *
  * parameters.h reports a missing parameter. This header undefines all parameters at its end, so a file may include it
  * several times.
@@ -79,7 +81,7 @@
 #define PARAMETERS_OF_TILE
 #include "parameters.h"
 
-#define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* cache lines */
+#define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* cache lines of `count` elements */
 #define JOIN_(x, y) x##_##y
 #define JOIN(x, y) JOIN_(x, y)
 #define LOCAL(stem) JOIN(NAME, stem)
@@ -161,8 +163,13 @@
 #endif
 
 /* Computes `tiles` tiles of rows x nv, one below the other, starting at row i and column j of the block. a and b point
- * to the operands of the first tile. whole: the last vector has VL columns. packed: a and b are panels of MR rows and
- * NR columns. */
+ * to the operands of the first tile.
+ *
+ *   whole       the last vector of a row has VL columns, not only last_count
+ *   packed      a and b are panels of MR rows and NR columns
+ *   a_step      elements from one tile's a to the next tile's a
+ *   b_next      elements from b to the next columns or panel of b, which the last tile prefetches; 0 for none
+ */
 TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const int packed, const gemm_block *x,
                                 int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b, int64_t a_step,
                                 int64_t b_next, int last_count) {
@@ -198,8 +205,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             }
         }
 
-        /* Prefetch rows of b from the L2 cache, some steps ahead. The last tile prefetches the next panel of b. The
-         * hardware prefetcher does not predict short rows that are far apart. */
+        /* Prefetch rows of b from the L2 cache, AHEAD steps early. The last tile prefetches the next columns or panel
+         * of b instead. The hardware prefetcher does not predict short rows that are far apart. */
         const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
         const IN *ap = a, *bp = b;
 #define STEP(a_at, a_apart, b_at)                                                                \
@@ -240,7 +247,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             }
             continue;
         }
-        if (!ONE(x->alpha)) { /* a NaN alpha multiplies, too; the test for 1 only saves time */
+        if (!ONE(x->alpha)) { /* the test for 1 only saves time; a NaN alpha is not 1 and multiplies */
             EACH(at, rows * nv) acc[at] = SCALED(x->alpha, acc[at]);
         }
         if (x->c) {
@@ -260,8 +267,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #undef EACH_VECTOR
 }
 
-/* One function for each rows x nv, with two copies of the loop: one for a complete last vector, one for a
- * partial last vector. A packed last vector is always loaded completely. */
+/* One function for each rows x nv, with two copies of the loop: one for a complete last vector, one for a partial last
+ * vector. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
 #define TILE(rows, nv)                                                                                              \
     TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
@@ -286,7 +293,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #define HEIGHT_OF(nv) ((ACCUMULATORS_UNPACKED) / (nv) < (TALLEST) ? (ACCUMULATORS_UNPACKED) / (nv) : (TALLEST)),
 TILES(TILES_OF)
 
-/* The full tile of packed panels. Large products spend their time here. */
+/* The MR x NV tile of packed panels. Large products spend their time here. Panels are padded with zeros, so a partial
+ * last vector of b, too, is loaded completely. */
 TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b,
                                  int64_t a_step, int64_t b_next, int last_count) {
     if (last_count == VL)
@@ -302,8 +310,8 @@ static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
 
 #ifdef STREAM
-/* Finishes a vector of sums and stores it to C, from column j on. Unless `whole`, only the columns of `part` are
- * stored. */
+/* Applies the epilogue to a vector of sums of row 0 and stores it to C, from column j on. Unless `whole`, only the
+ * columns of `part` are stored. */
 TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
         T *to = (T *)x->to + j;
@@ -330,8 +338,8 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
         STORE_C_PART(to, part, sum);
 }
 
-/* One row times an unpacked b. The loop reads b along its rows, eight rows at a time. The sums of a range of columns
- * stay in the cache. */
+/* One row of a times an unpacked b with b_cs = 1. The loop reads b along its rows, eight rows at a time. The sums of
+ * STRETCH columns stay in the cache. */
 TARGET static void LOCAL(stream)(const gemm_block *x) {
     enum { STRETCH = 16384 / sizeof(T), DEPTH = 8 };
     _Alignas(64) T sums[STRETCH];
@@ -372,8 +380,8 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
-/* One row times packed panels, several panels at a time: a single panel has too few accumulators to hide the latency of
- * the FMAs. */
+/* One row of a times packed panels of b, several panels at a time: a single panel has too few accumulators to hide the
+ * latency of the FMAs. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
     const IN *a = (const IN *)x->a;
@@ -382,7 +390,7 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
         const int count = x->n - j < PANELS * NR ? (int)(x->n - j) : PANELS * NR;
         const IN *panel[PANELS];
         V sum[PANELS * NV];
-        EACH(i, PANELS) /* panels beyond n are replaced by the first panel */
+        EACH(i, PANELS) /* instead of a panel beyond n, read the first panel of this group */
             panel[i] = (const IN *)x->b + (j / NR + (i * NR < count ? i : 0)) * x->b_ts;
         EACH(i, PANELS * NV) {
             sum[i] = ZERO;
@@ -404,10 +412,10 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
 }
 
 #ifdef TRANSPOSE
-/* One row times a b whose columns are contiguous along k. The loop transposes pieces of b in registers, so each sum
- * adds its terms in the order of k. */
+/* One row of a times b, for a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b in
+ * registers, so each sum adds its terms in the order of k. */
 TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
-    /* vectors of sums at a time: enough to hide the FMA latency, and few enough streams for the caches */
+    /* number of vectors of sums per pass: enough to hide the FMA latency, and few enough columns of b for the caches */
     enum { GROUPS = 2 };
     const IN *a = (const IN *)x->a;
     const T *from = (const T *)x->from;
@@ -448,8 +456,8 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* The same product, but each sum is split over k, into one part for each lane of each chain of FMAs. The function
- * runs at the speed of memory. The result is rounded differently. */
+/* The same product for a_ps = 1, but each sum is split over k: a column of b has CHAINS accumulators, and each of their
+ * lanes sums a part of k. The function runs at the speed of memory. The result is rounded differently. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a;
@@ -459,7 +467,7 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
         T total[VL] = {0};
         V sum[COLUMNS][CHAINS];
         EACH(i, COLUMNS) {
-            /* columns beyond n are replaced by the first column */
+            /* instead of a column beyond n, read the first column of this group */
             b[i] = (const IN *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
             EACH(h, CHAINS) sum[i][h] = ZERO;
         }
@@ -510,7 +518,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         return;
     }
 #endif
-    int wide = NV; /* few rows get wide tiles; otherwise too few accumulators would leave the FMA units waiting */
+    int wide = NV; /* few rows get wider tiles: otherwise a tile has too few accumulators for the FMA units */
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
 
     for (int64_t j = 0; j < n; j += wide * VL) {

@@ -1,14 +1,14 @@
-/* Integers that wrap like NumPy's. All operations are exact modulo 2^s, where s is the width of SUM and at least the
- * width of C. Therefore signs matter only when an operand that is narrower than SUM is widened, and one kernel with an
- * unsigned type C serves the signed type as well.
+/* Integers that wrap like NumPy's. All operations are exact modulo 2^s, where SUM has s bits and C has at most s bits.
+ * Therefore signedness matters only where an operand that is narrower than SUM is widened, and a kernel with an
+ * unsigned C serves the signed type as well.
  *
- *   A, B     types of the elements; signed if widening must extend the sign
+ *   A, B     types of the elements of a and b in memory; signed if widening must extend the sign
  *   C, SUM   unsigned types
- *   MIXED    defined if A and B stand for different types
- *   FACTOR   type of the factors in the loop for one row (default: int16_t, which holds every A and B, and for which
+ *   MIXED    defined if a and b have different types (see GEMM_MIXED)
+ *   FACTOR   type of the factors in `dot` (default: int16_t, which holds every 8- and 16-bit A and B, and for which
  *            CPUs have instructions)
  *
- * One row times a b whose columns are contiguous along k needs no panels.
+ * If m = 1 and b_ps = 1 (each column of b is contiguous along k), the kernel needs no panels: see GEMM_UNPACKED_DOTS.
  */
 #include <stdint.h>
 

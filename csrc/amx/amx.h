@@ -1,11 +1,11 @@
-/* Intel's AMX registers for panel.h. A register is a matrix of 16 lines of 64 bytes. One instruction multiplies a
+/* panel.h's tile in Intel's AMX registers. A register is a matrix of 16 lines of 64 bytes. One instruction multiplies a
  * register of a by a register of b and adds the result to a register of 16 x 16 sums. The register of a holds 16 rows
- * of K_GROUP elements along k. Line q of the register of b holds, for each of 16 columns, the 4 bytes of k that start
- * at byte 4 * q. A tile of 2 x 2 registers of sums needs one load per instruction, and the CPU executes both at the
- * same rate.
+ * of K_GROUP elements (64 bytes) along k. The register of b holds K_GROUP elements along k of 16 columns: line q holds,
+ * for each column, bytes 4 * q to 4 * q + 3 of these elements. A tile of 2 x 2 registers of sums needs one load per
+ * multiplication, and the CPU executes loads and multiplications at the same rate.
  *
  *   K_GROUP                32 or 64: elements in a line
- *   STEP(sums, x, y)       the instruction; the arguments are register numbers
+ *   STEP(sums, x, y)       the multiplication; the arguments are register numbers
  *
  * The other parameters of panel.h, except those of the tile, are defined before this header or by a header included
  * after it.
@@ -29,7 +29,8 @@
 #define ENTER configure();
 #define LEAVE _tile_release();
 
-enum { LINES = 16, LINE = 64 /* bytes */, GROUP = MR * K_GROUP /* elements of two registers of a panel */ };
+/* GROUP: the number of elements that a panel holds for K_GROUP steps of k; they fill two registers */
+enum { LINES = 16, LINE = 64 /* bytes */, GROUP = MR * K_GROUP };
 
 /* A compiler barrier before tile instructions: GCC's intrinsics do not declare that they read memory. */
 #ifdef __GNUC__
@@ -50,8 +51,8 @@ TARGET static void configure(void) {
     _tile_loadconfig(&shape);
 }
 
-/* Registers 0 to 3 are the sums, 4 and 5 hold a, 6 and 7 hold b. For up to 16 rows, only half of the
- * registers are used. */
+/* Registers 0 to 3 hold the sums, 4 and 5 hold a, 6 and 7 hold b. Tiles of up to 16 rows do not need registers 2, 3
+ * and 5. */
 TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                         int64_t to_rs) {
     const int two = rows > LINES;
@@ -90,11 +91,12 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
     }
 }
 
-/* Packing. Panels of a and of b both hold two registers for each K_GROUP, one after the other. In memory, the elements
- * of a matrix are contiguous either along k or across k. In a panel of a they must be contiguous along k. In a
- * panel of b they must be contiguous across k, in groups of 4 bytes. */
+/* Packing. For each K_GROUP steps of k, a panel of a or b holds two registers, one after the other. In memory, the
+ * elements of a matrix are usually contiguous, either along k or across k (along the rows of a, the columns of b). In a
+ * panel of a, elements must be contiguous along k. In a panel of b, groups of 4 bytes along k must be contiguous across
+ * k. */
 
-/* Interleaves 4 bytes along k for each of 16 columns that are contiguous in memory. */
+/* Writes 4 bytes along k for each of 16 columns. In memory, the 16 elements of one step of k are contiguous. */
 TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
     __m128i *out = (__m128i *)to;
 #if K_GROUP == 64
@@ -115,7 +117,7 @@ TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
 #undef AT
 }
 
-/* Transposes 16 lines of 16 x 4 bytes. The distance between lines is `step` bytes. */
+/* Transposes 16 lines of 16 groups of 4 bytes. The distance between the lines of `from` is `step` bytes. */
 TARGET INLINE void transpose(char *to, const char *from, int64_t step) {
     for (int i = 0; i < LINES; i += 4)
         for (int j = 0; j < LINES; j += 4) {
@@ -126,6 +128,7 @@ TARGET INLINE void transpose(char *to, const char *from, int64_t step) {
         }
 }
 
+/* Packs a (across = 0) or b (across = 1). */
 TARGET INLINE void pack(void *panels, const void *matrix, int64_t rs, int64_t ps, int64_t rows, int64_t k,
                         const int across) {
     enum { SIZE = sizeof(PA), PER_GROUP = 4 / SIZE };
@@ -134,7 +137,7 @@ TARGET INLINE void pack(void *panels, const void *matrix, int64_t rs, int64_t ps
         for (int64_t p0 = 0; p0 < k; p0 += K_GROUP, to += 2 * LINES * LINE) {
             const PA *x = (const PA *)matrix + i0 * rs + p0 * ps;
             const int64_t count = rows - i0 < MR ? rows - i0 : MR, depth = k - p0 < K_GROUP ? k - p0 : K_GROUP;
-            /* a copy for incomplete groups, and for matrices that are contiguous along neither axis */
+            /* a zero-padded copy, if the registers are incomplete or the matrix is contiguous along neither axis */
             PA piece[MR][K_GROUP];
             int64_t step = rs;
             const int along = ps == 1, whole = count == MR && depth == K_GROUP;

@@ -1,4 +1,4 @@
-/* bfloat16. An instruction adds two products to each sum, in float. */
+/* bfloat16. One instruction adds 32 products to each sum, in float. */
 #include "bfloat16.h"
 
 #define KERNEL bgemm_amx_32x32

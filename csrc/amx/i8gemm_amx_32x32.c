@@ -1,4 +1,5 @@
-/* int8 and uint8: the low bytes of int32 sums. The low bytes do not depend on the signs of the operands. */
+/* int8 and uint8: the results are the low bytes of int32 sums. These bytes do not depend on whether the operands are
+ * signed. */
 #define KERNEL i8gemm_amx_32x32
 #define A uint8_t
 #define B uint8_t

@@ -1,4 +1,4 @@
-/* int32 sums in amx.h's registers, for wrap.h. */
+/* wrap.h's parameters for 8-bit operands and int32 sums in AMX registers (amx.h). */
 #if defined(__GNUC__) && !defined(GEMM_EMULATE_AMX)
 #define TARGET __attribute__((target("amx-tile,amx-int8,avx512f,avx512bw,avx512vl")))
 #elif defined(__GNUC__)

@@ -1,4 +1,4 @@
-/* int8 x int8 to int32, which wraps. An instruction adds four products to each sum, exactly. */
+/* int8 x int8 with int32 sums, which wrap. One instruction adds 64 products to each sum, exactly. */
 #define KERNEL s8s32gemm_amx_32x32
 #define A int8_t
 #define B int8_t

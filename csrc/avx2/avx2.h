@@ -64,8 +64,8 @@ AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
 }
 
 /* Transposes 8 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 7][p] for p < 4. The distance between rows is
- * `step` bytes. Rows i >= count are zero. Rows i and i + 4 are loaded into the two lanes of one register, so no later
- * instruction crosses lanes. */
+ * `step` bytes. Rows i >= count are zero. Rows i and i + 4 are loaded into the two 128-bit lanes of one register, so
+ * no later instruction crosses lanes. */
 AVX2_INLINE void avx2_transpose(__m256 *transposed, const void *x, int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
 #define ROWS(i) _mm256_insertf128_ps(_mm256_castps128_ps256(ROW(i)), ROW(i + 4), 1)
@@ -90,7 +90,7 @@ AVX2_INLINE void avx2_transpose_groups(void *to, int64_t stride, const void *x, 
     for (int p = 0; p < 4 && p < lines; p++) _mm256_storeu_ps((float *)to + p * stride, transposed[p]);
 }
 
-/* panel_pack.h's GROUP_LINES, for groups of four bytes and for groups of two 16-bit integers. */
+/* panel_pack.h's GROUP_LINES: here for groups of four 8-bit integers, below for groups of two 16-bit integers. */
 AVX2_INLINE void avx2_interleave_bytes(void *to, const void *x, int64_t step) {
 #define LINE(g) _mm_loadu_si128((const __m128i *)((const char *)x + (g) * step))
     const __m128i low01 = _mm_unpacklo_epi8(LINE(0), LINE(1)), high01 = _mm_unpackhi_epi8(LINE(0), LINE(1));
@@ -107,7 +107,7 @@ AVX2_INLINE void avx2_interleave_shorts(void *to, const void *x, int64_t step) {
 #undef LINE
 }
 
-/* transposed[p] = x[0 ... 3][p] for p < 2. Rows i >= count are zero. */
+/* transposed[p] = x[0 ... 3][p] for p < 2. The distance between rows is rs doubles. Rows i >= count are zero. */
 AVX2_INLINE void avx2_transpose_doubles(__m256d *transposed, const double *x, int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
 #define ROWS(i)                                                                               \
@@ -118,14 +118,15 @@ AVX2_INLINE void avx2_transpose_doubles(__m256d *transposed, const double *x, in
     transposed[0] = _mm256_unpacklo_pd(a, b), transposed[1] = _mm256_unpackhi_pd(a, b);
 }
 
-/* Loads two rows of one pair: transposed[0] = x[0 ... 1][0 ... 1]. Rows i >= count are zero. */
+/* Loads one complex number (two doubles) from each of two rows, which are rs doubles apart, into transposed[0]. Rows
+ * i >= count are zero. */
 AVX2_INLINE void avx2_transpose_complex(__m256d *transposed, const double *x, int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
     transposed[0] = _mm256_insertf128_pd(_mm256_castpd128_pd256(count > 0 ? _mm_loadu_pd(x) : none),
                                          count > 1 ? _mm_loadu_pd(x + rs) : none, 1);
 }
 
-/* The sum of the even lanes minus the sum of the odd lanes. */
+/* The sum of the even elements minus the sum of the odd elements. */
 AVX2_INLINE float avx2_difference_of_floats(__m256 v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

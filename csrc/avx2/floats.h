@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for floats in ymm registers. No include guard, because tile.h undefines them. */
+/* tile.h's vector parameters for floats in ymm registers. No include guard: tile.h undefines the parameters. */
 #define TARGET AVX2
 #define T float
 #define V __m256
@@ -15,7 +15,7 @@
 #define FMA_ONE(x, y, z) __builtin_fmaf(x, y, z)
 #define TRANSPOSE avx2_transpose_floats
 #define TRANSPOSE_DEPTH 4
-/* 16 registers: 12 accumulators, up to 4 for b, 1 for a. */
+/* 12 of 16 registers are accumulators. The other 4 hold vectors of b and an element of a. */
 #define ACCUMULATORS 12
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

@@ -1,4 +1,4 @@
-/* The vector parameters for half.h. No include guard, because tile.h undefines them. */
+/* The vector parameters for half.h. No include guard: tile.h undefines the parameters. */
 #include "floats.h"
 #undef TARGET
 #define TARGET HALVES

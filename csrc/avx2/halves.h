@@ -1,9 +1,13 @@
-/* half.h for 8 halves (float16 or bfloat16), as floats in a ymm. The kernel's file defines load and store for 8 halves
- * in memory, `widened` for 8 halves in a register, and low and high, which widen the lower and the upper halves of 8
- * elements of 32 bits. */
+/* half.h's parameters for vectors of 8 16-bit numbers (float16 or bfloat16), which are widened to 8 floats in a ymm.
+ * The kernel's file defines these functions:
+ *
+ *   load, store    convert 8 numbers from or to memory
+ *   widened        converts 8 numbers in a register
+ *   low, high      convert the lower or the upper 16 bits of each of 8 elements of 32 bits
+ */
 
-/* Loads the first and the last elements of the part with two loads, which may overlap, and shifts the last ones into
- * their place. */
+/* Loads the first and the last elements of the part with two loads, which may overlap. A shift removes from the second
+ * vector the elements that the first vector also has. */
 TARGET static inline __m256 load_part(const uint16_t *p, int count) {
     if (count >= 4) {
         const __m128i last = _mm_loadl_epi64((const __m128i *)(p + count - 4));
@@ -24,7 +28,7 @@ TARGET static inline void store_part(uint16_t *p, int count, __m256 v) {
     for (int i = 0; i < count; i++) p[i] = all[i];
 }
 
-/* tile.h's TRANSPOSE, for two halves at a time. */
+/* tile.h's TRANSPOSE. Two adjacent 16-bit numbers of a row are moved at a time, as one element of 32 bits. */
 TARGET INLINE void transpose(__m256 *transposed, const uint16_t *x, int64_t rs, int count) {
     __m256 pairs[4];
     avx2_transpose(pairs, x, rs * (int64_t)sizeof *x, count);

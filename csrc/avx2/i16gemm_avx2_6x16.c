@@ -1,4 +1,4 @@
-/* int16 and uint16: the low halves of int32 sums. */
+/* int16 and uint16: the results are the low halves of int32 sums. */
 #include "avx2.h"
 
 #define KERNEL i16gemm_avx2_6x16

@@ -1,7 +1,7 @@
-/* int64 and uint64 from 32-bit products: x * y = xl * yl + 2^32 (xl * yh + xh * yl) modulo 2^64. One vpmuludq computes
- * the low product. One vpmulld computes the other two, with the halves of y exchanged. The sums of those two stay
- * separate, 32 bits each, until the end of the k loop. Additions have a latency of one cycle, so 4 x 1 pairs of
- * accumulators suffice. A larger tile spills registers. */
+/* int64 and uint64 from 32-bit products: x * y = xl * yl + 2^32 (xl * yh + xh * yl) modulo 2^64, where xl and xh are
+ * the low and high halves of x. One vpmuludq computes xl * yl. One vpmulld computes the other two products, with the
+ * halves of y exchanged. The sums of the other two products stay separate, 32 bits each, until the end of the k loop.
+ * Additions have a latency of one cycle, so 4 x 1 pairs of accumulators suffice. A larger tile spills registers. */
 #include <immintrin.h>
 #include <stdint.h>
 

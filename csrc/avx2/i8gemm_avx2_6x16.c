@@ -1,4 +1,4 @@
-/* int8 and uint8: the low bytes of int32 sums. */
+/* int8 and uint8: the results are the low bytes of int32 sums. */
 #include "avx2.h"
 
 #define KERNEL i8gemm_avx2_6x16

@@ -1,4 +1,4 @@
-/* 8 int32 sums in a ymm, for wrap.h: 2 vectors per row. */
+/* wrap.h's parameters for 8 int32 sums in a ymm, 2 vectors per row. */
 #define NV 2
 #define VL 8
 #define SUM uint32_t

@@ -1,4 +1,4 @@
-/* int8 x int8 to int32, which wraps. */
+/* int8 x int8 with int32 sums, which wrap. */
 #include "avx2.h"
 
 #define KERNEL s8s32gemm_avx2_6x16

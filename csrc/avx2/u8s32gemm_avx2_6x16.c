@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps. */
+/* uint8 x int8 with int32 sums, which wrap. */
 #include "avx2.h"
 
 #define KERNEL u8s32gemm_avx2_6x16

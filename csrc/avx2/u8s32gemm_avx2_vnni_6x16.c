@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps. vpdpbusd adds four products exactly. */
+/* uint8 x int8 with int32 sums, which wrap. vpdpbusd adds four products exactly. */
 #include "avx2.h"
 
 #define KERNEL u8s32gemm_avx2_vnni_6x16

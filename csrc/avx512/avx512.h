@@ -47,7 +47,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_groups
     for (int p = 0; p < 4 && p < lines; p++) _mm512_storeu_ps((float *)to + p * stride, transposed[p]);
 }
 
-/* transposed[p] = x[0 ... 7][p] for p < 2. Rows i >= count are zero. */
+/* transposed[p] = x[0 ... 7][p] for p < 2. The distance between rows is rs doubles. Rows i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose_doubles(__m512d *transposed, const double *x,
                                                                                   int64_t rs, int count) {
 #define ROW(i) (i < count ? _mm_castpd_ps(_mm_loadu_pd(x + (i) * rs)) : _mm_setzero_ps())
@@ -64,7 +64,8 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_double
 #undef ROWS
 }
 
-/* Loads four rows of one pair: transposed[0] = x[0 ... 3][0 ... 1]. Rows i >= count are zero. */
+/* Loads one complex number (two doubles) from each of four rows, which are rs doubles apart, into transposed[0]. Rows
+ * i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose_complex(__m512d *transposed, const double *x,
                                                                                   int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
@@ -75,7 +76,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_comple
 #undef INTO
 }
 
-/* The sum of the even lanes minus the sum of the odd lanes. */
+/* The sum of the even elements minus the sum of the odd elements. */
 AVX512 static inline __attribute__((always_inline)) float avx512_difference_of_floats(__m512 v) {
     const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
     return avx2_difference_of_floats(_mm256_add_ps(_mm512_castps512_ps256(v), high));

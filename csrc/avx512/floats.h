@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for floats in zmm registers. No include guard, because tile.h undefines them. */
+/* tile.h's vector parameters for floats in zmm registers. No include guard: tile.h undefines the parameters. */
 #define TARGET AVX512
 #define T float
 #define V __m512

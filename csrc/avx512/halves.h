@@ -1,5 +1,10 @@
-/* half.h for 16 halves (float16 or bfloat16), as floats in a zmm. The kernel's file defines load, load_part and
- * rounded, and low and high, which widen the lower and the upper halves of 16 elements of 32 bits. */
+/* half.h's parameters for vectors of 16 16-bit numbers (float16 or bfloat16), which are widened to 16 floats in a zmm.
+ * The kernel's file defines these functions:
+ *
+ *   load, load_part   convert 16 numbers from memory, or a part of them
+ *   rounded           converts 16 floats to 16-bit numbers in a register
+ *   low, high         convert the lower or the upper 16 bits of each of 16 elements of 32 bits
+ */
 TARGET static inline void store(uint16_t *p, __m512 v) {
     _mm256_storeu_si256((__m256i *)p, rounded(v));
 }
@@ -8,7 +13,7 @@ TARGET static inline void store_part(uint16_t *p, __mmask16 part, __m512 v) {
     _mm256_mask_storeu_epi16(p, part, rounded(v));
 }
 
-/* tile.h's TRANSPOSE, for two halves at a time. */
+/* tile.h's TRANSPOSE. Two adjacent 16-bit numbers of a row are moved at a time, as one element of 32 bits. */
 TARGET INLINE void transpose(__m512 *transposed, const uint16_t *x, int64_t rs, int count) {
     __m512 pairs[4];
     avx512_transpose(pairs, x, rs * (int64_t)sizeof *x, count);

@@ -1,4 +1,4 @@
-/* int16 and uint16: the low halves of int32 sums. vpmaddwd adds two products. */
+/* int16 and uint16: the results are the low halves of int32 sums. vpmaddwd computes the sum of two products. */
 #include "avx512.h"
 
 #define KERNEL i16gemm_avx512_12x32

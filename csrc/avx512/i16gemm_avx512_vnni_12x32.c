@@ -1,4 +1,4 @@
-/* int16 and uint16: the low halves of int32 sums. vpdpwssd adds two products to the accumulator. */
+/* int16 and uint16: the results are the low halves of int32 sums. vpdpwssd adds two products to the accumulator. */
 #include "avx512.h"
 
 #define KERNEL i16gemm_avx512_vnni_12x32

@@ -1,4 +1,5 @@
-/* int8 and uint8: the low bytes of int32 sums. Panels hold int16, and vpmaddwd adds two products. */
+/* int8 and uint8: the results are the low bytes of int32 sums. Panels hold int16, and vpmaddwd computes the sum of two
+ * products. */
 #include "avx512.h"
 
 #define KERNEL i8gemm_avx512_12x32

@@ -1,5 +1,5 @@
-/* 16 int32 sums in a zmm, for wrap.h: 24 accumulators, 2 for b, 1 for a. That leaves 5 registers for intermediate
- * products. */
+/* wrap.h's parameters for 16 int32 sums in a zmm, 2 vectors per row. Registers: 24 accumulators, 2 for b, 1 for a; the
+ * other 5 of 32 are free for intermediate products. */
 #ifndef MR
 #define MR 12
 #endif

@@ -1,4 +1,4 @@
-/* int8 x int8 to int32, which wraps. Panels hold int16, and vpmaddwd adds two products. */
+/* int8 x int8 with int32 sums, which wrap. Panels hold int16, and vpmaddwd computes the sum of two products. */
 #include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_12x32

@@ -1,5 +1,6 @@
-/* int8 x int8 to int32, which wraps. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore a + 128
- * is packed. The same instruction also sums 128 * b, and the tile subtracts that sum at the end. */
+/* int8 x int8 with int32 sums, which wrap. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore
+ * packing adds 128 to each element of a. With the same instruction, the tile also sums 128 * b over k, and subtracts
+ * these sums at the end. */
 #include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_vnni_12x32

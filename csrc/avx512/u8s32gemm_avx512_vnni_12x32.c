@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps. vpdpbusd adds four products exactly. */
+/* uint8 x int8 with int32 sums, which wrap. vpdpbusd adds four products exactly. */
 #include "avx512.h"
 
 #define KERNEL u8s32gemm_avx512_vnni_12x32

@@ -1,5 +1,5 @@
-/* bfloat16 with bfmmla: 16 products per instruction. bfmmla adds pairs of products, rounds the sums of pairs to odd,
- * and sums them in float. */
+/* bfloat16 with bfmmla: 16 products per instruction. bfmmla adds the products in pairs, rounds the sum of each pair to
+ * odd, and adds these sums in float. */
 #include "bfloat16.h"
 #include "neon.h"
 

@@ -1,4 +1,4 @@
-/* The tile of one row in double: four columns are two vectors. b is loaded as vectors, a as a scalar. */
+/* The 1 x 4 tile in double: four columns are two vectors. b is loaded as vectors, a as a scalar. */
 #include "neon.h"
 #include "doubles.h"
 

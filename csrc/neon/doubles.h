@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for doubles. No include guard, because tile.h undefines them. */
+/* tile.h's vector parameters for doubles. No include guard: tile.h undefines the parameters. */
 #define T double
 #define V float64x2_t
 #define VL 2

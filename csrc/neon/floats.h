@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for floats. No include guard, because tile.h undefines them. */
+/* tile.h's vector parameters for floats. No include guard: tile.h undefines the parameters. */
 #define T float
 #define V float32x4_t
 #define VL 4

@@ -1,5 +1,5 @@
-/* The parameters of half.h and tile.h for 4 halves (float16 or bfloat16), as floats. The kernel's file defines load and
- * store for all 4. */
+/* half.h's and tile.h's parameters for vectors of 4 16-bit numbers (float16 or bfloat16), which are widened to 4
+ * floats. The kernel's file defines load and store, which convert 4 numbers from or to memory. */
 NEON_INLINE float32x4_t load_part(const uint16_t *p, int count) {
     uint16_t all[4] = {0};
     for (int i = 0; i < count; i++) all[i] = p[i];

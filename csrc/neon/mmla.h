@@ -1,5 +1,5 @@
-/* 8-bit integers x int8 to int32 with matrix instructions: wrap.h's parameters. The kernel's file defines MMLA(acc, x,
- * y). */
+/* wrap.h's parameters for 8-bit integers (type A) x int8 with int32 sums, with matrix instructions. The kernel's file
+ * defines MMLA(acc, x, y) (see mmla_tile.h). */
 #define C uint32_t
 #define SUM uint32_t
 #define C_IS_SUM 1

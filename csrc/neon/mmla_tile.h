@@ -1,10 +1,10 @@
 /* panel.h's tile with matrix instructions. MMLA multiplies a block of 2 x K_GROUP elements of a by a block of K_GROUP x
- * 2 elements of b and adds the result to a block of 2 x 2 sums. The tile is MR x NR = 8 x 8: 16 such blocks, 4 vectors
- * of b, 4 vectors of a.
+ * 2 elements of b and adds the result to a block of 2 x 2 sums. The tile is MR x NR = 8 x 8. Registers: 16 blocks of
+ * sums, 4 vectors of b, 4 vectors of a.
  *
- *   ACC                         four sums
- *   JOIN_HALVES, LOW, HIGH      make an ACC of two halves of two sums, and return its halves
- *   GET_HALF, PUT_HALF          load and store two sums
+ *   ACC                         a block of 2 x 2 sums; a half of it is a row of 2 sums
+ *   JOIN_HALVES, LOW, HIGH      make an ACC from its upper and lower row; return its upper row; return its lower row
+ *   GET_HALF, PUT_HALF          load and store a row of 2 sums
  *   LOAD_A, LOAD_B              load 16 bytes
  */
 #include <stdint.h>

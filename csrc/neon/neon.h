@@ -11,8 +11,8 @@
 #define NEON_INLINE static __forceinline
 #endif
 
-/* Instruction set extensions for single functions. The engine checks that the CPU has the extension before it calls
- * one. */
+/* Function attributes that enable instruction set extensions. The engine calls such a function only if the CPU has the
+ * extension. */
 #ifdef __GNUC__
 #define NEON_DOTPROD __attribute__((target("arch=armv8.2-a+dotprod")))
 #define NEON_I8MM __attribute__((target("arch=armv8.2-a+i8mm")))
@@ -88,7 +88,7 @@ NEON_INLINE void neon_store_doubles(double *p, int count, float64x2_t v) {
         vst1q_lane_f64(p, v, 0);
 }
 
-/* transposed[p] = x[0 ... 1][p] for p < 2. Rows i >= count are zero. */
+/* transposed[p] = x[0 ... 1][p] for p < 2. The distance between rows is rs elements. Rows i >= count are zero. */
 NEON_INLINE void neon_transpose_doubles(float64x2_t *transposed, const double *x, int64_t rs, int count) {
     const float64x2_t none = vdupq_n_f64(0);
     const float64x2_t a = count > 0 ? vld1q_f64(x) : none, b = count > 1 ? vld1q_f64(x + rs) : none;

@@ -1,4 +1,4 @@
-/* int8 x int8 to int32, which wraps, with sdot: four products per lane, at least twice the rate of int16
+/* int8 x int8 with int32 sums, which wrap. sdot adds four products per lane and has at least twice the rate of int16
  * multiply-adds. */
 #include "neon.h"
 

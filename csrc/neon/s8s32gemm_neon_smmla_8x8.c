@@ -1,4 +1,4 @@
-/* int8 x int8 to int32, which wraps, with smmla: 32 products per instruction. */
+/* int8 x int8 with int32 sums, which wrap. smmla computes 32 products per instruction. */
 #include "neon.h"
 
 #define KERNEL s8s32gemm_neon_smmla_8x8

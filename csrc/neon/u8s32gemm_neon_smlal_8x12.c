@@ -1,4 +1,5 @@
-/* uint8 x int8 to int32, which wraps, with smlal on int16 panels, for CPUs without dot product instructions. */
+/* uint8 x int8 with int32 sums, which wrap. For CPUs without dot product instructions: panels hold int16, which smlal
+ * multiplies. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_smlal_8x12

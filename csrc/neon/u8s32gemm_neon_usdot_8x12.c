@@ -1,5 +1,5 @@
-/* uint8 x int8 to int32, which wraps, with sudot, the form of usdot by lane: its vector operand is signed (b), and its
- * lane operand is unsigned (a). */
+/* uint8 x int8 with int32 sums, which wrap, with sudot, the by-lane form of usdot. The vector operand of sudot (b) is
+ * signed, and its lane operand (a) is unsigned. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_usdot_8x12

@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps, with usmmla: 32 products per instruction. */
+/* uint8 x int8 with int32 sums, which wrap. usmmla computes 32 products per instruction. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_usmmla_8x8

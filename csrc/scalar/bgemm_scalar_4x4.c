@@ -1,5 +1,5 @@
-/* bfloat16 in plain C. Integer operations widen and round. As in gemm_scalar_4x4.c, there are two versions of the tile
- * on x86-64: with and without FMA instructions. */
+/* bfloat16 in plain C. Integer operations convert to and from float. On x86-64, there are two versions of the tile,
+ * with and without FMA instructions, as in gemm_scalar_4x4.c. */
 #define BFLOAT16
 #include "halves.h"
 

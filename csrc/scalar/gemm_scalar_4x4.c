@@ -1,6 +1,7 @@
-/* float and double in plain C, for any CPU: a vector has one element. fma() is exact everywhere. But if the compiler
- * may not assume the FMA instruction, fma() is a call into the math library, as on x86-64. There the tile is
- * compiled twice, with and without the instruction, and the CPU's features decide at run time. */
+/* float and double in plain C, for any CPU: a vector has one element. fma() rounds only once on every CPU. If the
+ * compiler may not assume that the CPU has FMA instructions, fma() is a call into the math library. This is the case on
+ * x86-64. There, the tile is compiled twice, with and without FMA instructions, and the CPU's features decide at run
+ * time. */
 #include <math.h>
 
 #include "gemm.h"

@@ -1,4 +1,4 @@
-/* float16 or, with BFLOAT16, bfloat16 in plain C. */
+/* float16 or, if BFLOAT16 is defined, bfloat16, in plain C. */
 #include "gemm.h"
 
 #define TARGET

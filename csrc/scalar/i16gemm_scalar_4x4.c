@@ -1,4 +1,4 @@
-/* int16 and uint16 in plain C: the low halves of 32-bit sums. */
+/* int16 and uint16 in plain C: the results are the low halves of 32-bit sums. */
 #include <stdint.h>
 
 #define KERNEL i16gemm_scalar_4x4

@@ -1,4 +1,4 @@
-/* int8 and uint8 in plain C: the low bytes of 32-bit sums. */
+/* int8 and uint8 in plain C: the results are the low bytes of 32-bit sums. */
 #include <stdint.h>
 
 #define KERNEL i8gemm_scalar_4x4

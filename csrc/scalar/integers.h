@@ -1,4 +1,4 @@
-/* wrap.h's parameters for integers in plain C: a vector has one element. */
+/* wrap.h's parameters for all integer types in plain C: a vector has one element. */
 #define PA SUM
 #define PB SUM
 #define FACTOR SUM

@@ -1,4 +1,4 @@
-/* int8 x int8 to int32, which wraps, in plain C. */
+/* int8 x int8 with int32 sums, which wrap, in plain C. */
 #include <stdint.h>
 
 #define KERNEL s8s32gemm_scalar_4x4

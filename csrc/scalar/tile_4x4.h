@@ -1,4 +1,4 @@
-/* tile.h's parameters for the scalar kernels. No include guard, because tile.h undefines them. */
+/* tile.h's parameters for the scalar kernels. No include guard: tile.h undefines the parameters. */
 #define MR 4
 #define NV 4
 #define ACCUMULATORS 16

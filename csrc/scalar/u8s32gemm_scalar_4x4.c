@@ -1,4 +1,4 @@
-/* uint8 x int8 to int32, which wraps, in plain C. */
+/* uint8 x int8 with int32 sums, which wrap, in plain C. */
 #include <stdint.h>
 
 #define KERNEL u8s32gemm_scalar_4x4

@@ -1,24 +1,24 @@
 /* out = alpha * a * b + beta * c on Adreno GPUs: TM x TN outputs per work-item in registers. Each operand is a buffer,
  * read through L2, or an RGBA image, read through the texture cache.
  *
- *                          TN columns             A step along K reads BK rows of TN from b and TM rows of BK from a,
- *                        +------------+           all as vectors of 4, and does TM x TN x BK multiply-adds. The
- *                   BK   |     b      |           work-items of a group advance along K together.
+ *                          TN columns             A step along K reads BK rows of TN elements of b and TM rows of BK
+ *                        +------------+           elements of a, all as vectors of 4, and does TM x TN x BK
+ *                   BK   |     b      |           multiply-adds. The work-items of a group advance along K together.
  *                        +------------+
- *             BK                                  A_TURNED: memory has a^T, k rows of m elements. A vector is then 4
- *         +--------+     +------------+           rows of a at one k, and BK may be as small as registers require.
+ *             BK                                  A_TURNED: memory has a^T, k rows of m elements. A vector then has
+ *         +--------+     +------------+           4 rows of a at one k, and BK may be less than 4, to save registers.
  *      TM |   a    |     |  TM x TN   |           Adjacent work-items along m read adjacent vectors.
  *         |        |     |  outputs   |
  *         +--------+     +------------+           Images: texel (x, z * rows + y) has elements 4x .. 4x + 3 of row y
- *                                                 of the matrix in memory (of the transpose, if A_TURNED).
+ *                                                 of matrix z in memory (of its transpose, if A_TURNED).
  *
  * Registers determine the speed. More outputs per work-item need fewer loads per multiply-add. Fewer registers allow
- * more waves, which hide the latency of each other's loads: 24 vectors leave room for four waves of 128. All indices
- * are therefore 32-bit numbers; the host ensures that operands span fewer than 2^31 elements.
+ * more waves, which hide the latency of each other's loads: with 24 vector registers per work-item, four waves of 128
+ * work-items fit. To save registers, all indices are 32-bit numbers; the host ensures that operands span fewer than
+ * 2^31 elements.
  *
- * m, n and k are padded to TM, TN and BK (k to 4 if a is not transposed). Along k, a is padded with -0.0 and b with
- * +0.0. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. `k` is the padded size. out and c are not
- * padded.
+ * m, n and k are padded to multiples of TM, TN and BK. Along k, a is padded with -0.0 and b with +0.0. Their product is
+ * -0.0, and adding -0.0 changes no sum, not even -0.0. `k` is the padded size. out and c are not padded.
  */
 
 #include "gemm.clh"
@@ -41,7 +41,7 @@
 #ifndef B_IMAGE
 #define B_IMAGE 1
 #endif
-#ifndef HALF_SUMS /* 1: sums over k in half, twice as fast and less accurate */
+#ifndef HALF_SUMS /* 1: sums over k in half; twice as fast and less accurate */
 #define HALF_SUMS 0
 #endif
 #ifndef WGM       /* preferred work-group: WGN work-items along n, WGM along m */
@@ -87,7 +87,7 @@ float4 widened(ushort4 bits)
 #define TEXEL(image, x, y) read_imagef(image, (int2)(x, y))
 #endif
 
-/* at, b_now: the start of a step, as an element index of a buffer or as the x or y of an image. */
+/* at (in a) and b_now (in b): the start of a step, as an element index of a buffer or as the x or y of an image. */
 #if A_IMAGE
 #define A_OPERAND IMAGE(a)
 #define A_VECTOR(u, v) (A_TURNED ? TEXEL(a, a_fixed + (v), at + (u)) : TEXEL(a, at + (v), a_fixed + (u)))
@@ -133,8 +133,8 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
         for (int v = 0; v < NV; ++v) sum[i][v] = TO_SUM(START4(z, i0 + i, j0 + 4 * v));
     }
 
-    /* The loop variables are unsigned, because compilers do not widen unsigned numbers. The loop tests `at`, which it
-     * needs anyway. */
+    /* Element indices are unsigned, because compilers do not widen unsigned numbers to 64 bits. The loop needs no
+     * counter: it tests `at`, which the loads need anyway. */
     for (const uint end = at + k / BK * a_step; at != end; at += a_step, b_now += b_step) {
         sum4 row[BK][NV];
 #pragma unroll
@@ -142,7 +142,7 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
 #pragma unroll
             for (int v = 0; v < NV; ++v) row[u][v] = B_VECTOR(u, v);
         }
-        /* A vector of a is 4 rows of step u if A_TURNED, else steps 4q .. 4q + 3 of row i. */
+        /* A_VECTOR(t, q) has rows 4q .. 4q + 3 of a at step t if A_TURNED, else steps 4q .. 4q + 3 of row t. */
 #define EACH(DO) DO(0, x) DO(1, y) DO(2, z) DO(3, w)
 #pragma unroll
         for (int t = 0; t < (A_TURNED ? BK : TM); ++t) {
@@ -172,8 +172,8 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
     }
 #else
     /* The same as FINISH4, but with pointers that advance row by row, and with a loop at the edges. Otherwise the
-     * compiler computes the addresses of all TM x TN elements at once. These take so many registers that only half of
-     * the waves fit. */
+     * compiler computes the addresses of all TM x TN elements at once. The addresses take so many registers that only
+     * half of the waves fit. */
     const int vectors = out_at.s2 == 1 && (beta == 0 || c_at.s2 == 1);
     global result *to = AT(out, z, i0, j0);
     global const result *from = AT(c, z, i0, j0);

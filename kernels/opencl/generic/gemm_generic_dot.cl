@@ -6,11 +6,11 @@
  *                        +--+--+--+--+--+   +--+      Each work-item sums its own part of k for TM x BN outputs; at
  *                               k  ->                 the end these sums are added in the order of the work-items.
  *
- * BK rows of b, of BN columns, are in local memory, transposed, for all lane groups. With ORDERED, the work-items load
- * a in the same way, but work-item j alone sums column j, from local memory.
+ * All lane groups share BK x BN elements of b in local memory, transposed. With ORDERED, the work-items load a in the
+ * same way, but share it in local memory, and work-item j of a lane group sums column j alone.
  *
- * a must have unit stride along k; it is read in vectors if its rows start at multiples of 4. b may have any strides.
- * Nothing is padded.
+ * a must have unit stride along k; it is read in vectors if its rows start at multiples of 4 elements. b may have any
+ * strides. Nothing is padded.
  */
 
 #include "gemm.clh"
@@ -18,7 +18,7 @@
 #ifndef BM        /* rows of out per work-group */
 #define BM 8
 #endif
-#ifndef BN        /* columns: all of them, or as many as registers can hold; at most LANES */
+#ifndef BN        /* columns of out per work-group: all, or as many as registers can hold; at most LANES */
 #define BN 1
 #endif
 #ifndef BK        /* rows of b in local memory, a multiple of 4 * LANES */
@@ -49,7 +49,7 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
     const int aligned = !((a_at.s0 | a_at.s1 | a_at.s3) & 3), turned = b_at.s1 == 1;
     global const real *line[TM];
 #pragma unroll
-    /* Work-items beyond the last row repeat it and store nothing. */
+    /* Rows beyond the last row of a: the last row is read again, and the sums are not stored. */
     for (int r = 0; r < TM; ++r) line[r] = AT(a, z, min(i0 + r, m - 1), k0);
     b = AT(b, z, k0, j0);
 
@@ -81,7 +81,8 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
         sum[r][j] = MAC(row.s3, col.s3, sum[r][j]);                                                     \
     }
 #endif
-/* Multiplies STEP columns of a lane group's rows of a. s and the load are the same for all work-items. */
+/* Multiplies STEP columns, from s on, of a lane group's rows of a. `bring` loads a work-item's vector of row r. All
+ * work-items use the same s and the same `bring`. */
 #define TAKE(bring)                                                                                     \
     {                                                                                                   \
         accum4 row[TM];                                                                                 \

@@ -27,7 +27,7 @@ __attribute__((reqd_work_group_size(BN, BM, 1)))
 kernel void gemm_generic_local_16x16(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
-    /* The additional element per row avoids bank conflicts when an operand is copied along its other axis. */
+    /* The additional element per row avoids bank conflicts when a copy writes along the columns of a tile. */
     local accum a_tile[BM][BK + 1], b_tile[BK][BN + 1];
 
     const int tx = get_local_id(0), ty = get_local_id(1), id = ty * BN + tx;
@@ -39,8 +39,8 @@ kernel void gemm_generic_local_16x16(BUFFER(a), BUFFER(b), RESULT)
     accum sum = START(z, i, j);
     for (int p0 = 0; p0 < k; p0 += BK) {
         const int depth = min(BK, k - p0);
-        /* Outside of a and b the tiles are 0. The rows and columns there are never stored, and the sum stops at
-         * `depth`, so that no padded product affects a stored output. */
+        /* Outside of a and b the tiles are 0. Sums of rows and columns outside are not stored, and the loop over p
+         * stops at `depth`. Therefore no product with padding affects a stored output. */
         for (int t = id; t < BM * BK; t += BM * BN) {
             const int r = a_turned ? t % BM : t / BK, p = a_turned ? t / BM : t % BK;
             a_tile[r][p] = row0 + r < m && p < depth ? LOAD(a + r * a_at.s1 + (p0 + p) * a_at.s2) : (accum)0;

@@ -1,11 +1,11 @@
-/* out = alpha * a * b + beta * c for bytes with int sums. One instruction computes four products and their sum
+/* out = alpha * a * b + beta * c for int8 with int32 sums. One instruction computes four products and their sum
  * (cl_khr_integer_dot_product). A work-group computes BM x BN of out from tiles in local memory, with TM x TN outputs
  * per work-item.
  *
  *                      BN columns            A word of a tile has four adjacent elements along k, of one row of a or
  *                  +----------------+        one column of b. A work-item loads blocks of 4 x 4 bytes: four reads
- *        BK / 4    |  b_tile: words |        along the axis that has unit stride. If that axis is not k, it transposes
- *                  +----------------+        the block in registers. Then it stores four adjacent words to the tile.
+ *        BK / 4    |  b_tile: words |        along the axis that has unit stride. If that axis is not k, the block is
+ *                  +----------------+        transposed in registers. Then four adjacent words are stored to the tile.
  *      BK / 4
  *     +------+     +----------------+        Operands are read in their original layout, with any strides, and are not
  *  BM |a_tile|     |  TM x TN       |        padded in memory; outside of the operands the tiles are 0. a_tile is
@@ -29,25 +29,27 @@
 #ifndef TM        /* rows of out per work-item, a multiple of 4 */
 #define TM 8
 #endif
-#ifndef TN        /* columns of out per work-item */
+#ifndef TN        /* columns of out per work-item, a multiple of 4 */
 #define TN 4
 #endif
-#define GX (BN / TN)        /* work-items of a group along n */
-#define GY (BM / TM)        /* work-items of a group along m */
+#define GX (BN / TN)        /* work-items per group along n */
+#define GY (BM / TM)        /* work-items per group along m */
 #define ITEMS (GX * GY)
-#define A_BLOCKS (BM * BK / 16 / ITEMS) /* blocks that a work-item loads per step */
+#define A_BLOCKS (BM * BK / 16 / ITEMS) /* number of 4 x 4 blocks of a that a work-item loads per step */
 #define B_BLOCKS (BN * BK / 16 / ITEMS)
 #if BM * BK / 16 % ITEMS || BN * BK / 16 % ITEMS
 #error "the work-items must share the blocks of each tile evenly"
 #endif
 
-/* Bytes 0 .. 3 at x, `step` apart. `left` of them exist; the others are 0. */
+/* Bytes 0 .. 3 at x, `step` apart. `left` of them exist; the others are 0. whole: `step` is 1, and x is aligned to
+ * 4 bytes. */
 char4 bytes(global const char *x, long step, int left, int whole)
 {
     return whole && left >= 4 ? *(global const char4 *)x : convert_char4(four(x, step, left, 0));
 }
 
-/* The 4 x 4 block at x as words along k. `width` x `depth` of its elements exist. */
+/* The 4 x 4 block at x as words along k. across, along: the strides across and along k. width, depth: the number of
+ * elements that exist across and along k. deep: 1 to read the block along k, 0 across k. whole: see `bytes`. */
 uint4 block(global const char *x, long across, long along, int width, int depth, int deep, int whole)
 {
     const long step = deep ? along : across, next = deep ? across : along;
@@ -88,8 +90,8 @@ kernel void gemm_generic_packed(BUFFER(a), BUFFER(b), RESULT)
         for (int v = 0; v < TN / 4; ++v) sum[r][v] = START4(z, ROW(r), COL(v));
     }
 
-/* Blocks are numbered along k first if k has unit stride, else across k, so that adjacent work-items read adjacent
- * blocks. */
+/* Blocks are numbered along k first if the operand has unit stride along k, else across k first. Therefore adjacent
+ * work-items read adjacent blocks. */
 #define BRING(x, blocks, width, across, along, room)                                                    \
     _Pragma("unroll") for (int u = 0; u < blocks; ++u) {                                                \
         const uint t = id + u * ITEMS;                                                                  \

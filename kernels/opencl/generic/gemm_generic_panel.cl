@@ -4,14 +4,14 @@
  *                       TN columns
  *                      +----------+      b: a buffer of panels. A panel has TN columns for all k, row after row, so
  *               all k  |  panel   |         that a work-item reads one stream of memory.
- *                      +----------+      a: a row-major buffer. A work-item reads TM streams, one element at a
- *        all k                              time, and multiplies it by a row of the panel.
+ *                      +----------+      a: a row-major buffer. A work-item reads TM rows, one element at a
+ *        all k                              time, and multiplies each element by a row of the panel.
  *      +---------+     +----------+
  *   TM |         |     | TM x TN  |      Consecutive work-items have different rows of a and the same panel, so
  *      +---------+     +----------+      that the panel stays in the cache while all of a is read.
  *
- * b's columns are padded to TN; nothing is padded along K. Below the last row of a, the kernel reads the last row again
- * and does not store its sums. out and c are not padded.
+ * b is padded to a multiple of TN columns; nothing is padded along K. For rows below the last row of a, the kernel
+ * reads the last row again and does not store the sums. out and c are not padded.
  */
 
 #include "gemm.clh"

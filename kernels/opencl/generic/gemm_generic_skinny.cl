@@ -5,12 +5,12 @@
  *           k    |    |    | b  |    |    |      outputs each in registers. A work-item loads b directly into
  *                +----+----+----+----+----+      registers, TN adjacent elements at once, and uses each element
  *         k                                      for TM multiply-adds. a's rows are in local memory, BK columns
- *       +----+   +----+----+----+----+----+      at a time; all work-items read the same element of a at a time.
+ *       +----+   +----+----+----+----+----+      at a time; all work-items read the same element at the same time.
  *    TM | a  |   |    |    |out |    |    |
- *       +----+   +----+----+----+----+----+      The columns alone give work to few work-items, so K is split.
+ *       +----+   +----+----+----+----+----+      There are few work-items along n, so groups share K (see SPLIT).
  *
- * a may have any strides. b's rows have unit stride, start at multiples of TN and are padded to TN columns. Nothing is
- * padded along K. out and c are not padded.
+ * a may have any strides. b has unit stride along n, its rows start at multiples of TN elements, and it is padded to a
+ * multiple of TN columns. Nothing is padded along K. out and c are not padded.
  */
 
 #include "gemm.clh"
@@ -21,7 +21,7 @@
 #ifndef TN        /* columns of out per work-item: one vector */
 #define TN 4
 #endif
-#ifndef WGN       /* work-items of a group, along n */
+#ifndef WGN       /* work-items per group, along n */
 #define WGN 128
 #endif
 #ifndef BK        /* columns of a in local memory, a multiple of 4 */

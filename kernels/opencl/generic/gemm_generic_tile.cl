@@ -10,13 +10,13 @@
  *  BM |a_tile|     |  4 x 4 blocks  |        over the tile so that adjacent work-items read adjacent float4.
  *     +------+     +----------------+
  *
- * a and b are padded row-major buffers: a to BM rows, b to BN columns, both along K to BK. `k` is the padded size. a is
- * padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. out
- * and c are not padded.
+ * a and b are padded row-major buffers: a is padded to a multiple of BM rows, b to a multiple of BN columns, and both
+ * along K to a multiple of BK. `k` is the padded size. a is padded with -0.0 and b with +0.0 along K. Their product is
+ * -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not padded.
  *
- * With DIRECT, nothing is padded and the operands may have any strides. Work-items read four adjacent elements along
- * the axis that has unit stride, as a vector if all four exist and are aligned, and pad in registers. `k` is the size
- * of the product.
+ * With DIRECT, nothing is padded in memory, and the operands may have any strides. Work-items read four adjacent
+ * elements along the axis that has unit stride, as a vector if all four exist and are aligned, and pad in registers.
+ * `k` is then the size of the product.
  */
 
 #include "gemm.clh"
@@ -33,16 +33,16 @@
 #ifndef TM        /* rows of out per work-item, a multiple of 4 */
 #define TM 8
 #endif
-#ifndef TN        /* columns of out per work-item */
+#ifndef TN        /* columns of out per work-item, a multiple of 4 */
 #define TN 4
 #endif
 #ifndef DIRECT    /* 1: reads a and b in their original layout */
 #define DIRECT 0
 #endif
-#define GX (BN / TN)        /* work-items of a group along n */
-#define GY (BM / TM)        /* work-items of a group along m */
+#define GX (BN / TN)        /* work-items per group along n */
+#define GY (BM / TM)        /* work-items per group along m */
 #define ITEMS (GX * GY)
-#define A_LOADS (BM * BK / 4 / ITEMS) /* float4 that a work-item loads per step */
+#define A_LOADS (BM * BK / 4 / ITEMS) /* number of float4 of a that a work-item loads per step */
 #define B_LOADS (BN * BK / 4 / ITEMS)
 #if BM * BK / 4 % ITEMS || BN * BK / 4 % ITEMS
 #error "the work-items must share the float4 of each tile evenly"
@@ -52,7 +52,7 @@ __attribute__((reqd_work_group_size(GX, GY, 1)))
 kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
 {
     UNPACK
-    /* Padding by 4: without it, the transposed stores would hit few banks. */
+    /* The 4 additional elements per row distribute the transposed stores over more banks. */
     local accum a_tile[2][BK][BM + 4] __attribute__((aligned(32)));
     local accum b_tile[2][BK][BN + 4 * DIRECT] __attribute__((aligned(32)));
 
@@ -69,8 +69,8 @@ kernel void gemm_generic_tile(BUFFER(a), BUFFER(b), RESULT)
         for (int v = 0; v < TN / 4; ++v) sum[r][v] = START4(z, ROW(r), COL(v));
     }
 
-    /* Work-items load a tile in vectors of four: along k (`deep`), or across k. Vector t starts at row (column) Q and
-     * step P. */
+    /* Work-items load a tile in vectors of four: along k (`deep`), or across k. Vector t starts at row Q of a or column
+     * Q of b, and at step P. */
 #if DIRECT
 #define WHOLE(at, unit, pitch) ((unit) == 1 && !((at.s0 | (pitch) | at.s3) & 3))
     const long a_row = a_at.s1, a_step = a_at.s2, b_row = b_at.s1, b_step = b_at.s2;

@@ -7,9 +7,9 @@
  *                     +---------------------------+     Work-item (tx, ty) multiplies the elements p of rows
  *        BS p         | ty     |  float4 tx  |    |     ty, BS + ty, 2 BS + ty, 3 BS + ty of a_tile by float4
  *      +------+       | BS + ty|      :      |    |     tx of row p of b_tile.
- *      |a_tile|       | 2BS+ty |      :      |    |
- *      | 4 BS |       | 3BS+ty |      :      |    |     a, b: padded buffers, row-major; a to 4 BS UNROLL_M
- *      +------+       +---------------------------+     rows, b to 4 BS UNROLL_N columns, both along K to BS.
+ *      |a_tile|       | 2BS+ty |      :      |    |     a, b: row-major buffers, padded to multiples: a of
+ *      | 4 BS |       | 3BS+ty |      :      |    |     4 BS UNROLL_M rows, b of 4 BS UNROLL_N columns, both
+ *      +------+       +---------------------------+     of BS along K.
  *
  * `k` is the padded size. a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes
  * no sum, not even -0.0. Element (z, i, j) of out and c is at index offset + z * batch + i * row + j * col; out and c
@@ -21,10 +21,10 @@
 #ifndef BS        /* work-items along each side of the group; also the step along k */
 #define BS 16
 #endif
-#ifndef TM        /* rows of out per work-item */
+#ifndef TM        /* rows of out per work-item, a multiple of 4 */
 #define TM 4
 #endif
-#ifndef TN        /* columns of out per work-item */
+#ifndef TN        /* columns of out per work-item, a multiple of 4 */
 #define TN 4
 #endif
 #define UNROLL_M (TM / 4)

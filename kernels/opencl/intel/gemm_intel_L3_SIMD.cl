@@ -4,8 +4,8 @@
  *
  *                     lane 0    lane 1  ...             Lane l loads KV adjacent elements of each of TM rows,
  *                    +---------+---------+              starting at p0 + l * KV. A shuffle gives one lane's element
- *         SG KV k    | TN cols | TN cols |              to all lanes at no cost: the compiler makes it the region
- *                    +---------+---------+              of a mad operand. The TN columns of a lane are one vector.
+ *         SG KV k    | TN cols | TN cols |              to all lanes at no cost: it becomes a register region of a
+ *                    +---------+---------+              mad operand. The TN columns of a lane are one vector.
  *         SG KV k    | TM x TN | TM x TN |              BARRIER: the group synchronizes in every step, so that its
  *       +--------+   | outputs | outputs |              sub-groups read the same lines of b at the same time.
  *       |TM rows |   |         |         |
@@ -13,8 +13,8 @@
  *
  * a and b are row-major, padded buffers: a is padded to a multiple of TM * GH rows, b to a multiple of SG * TN columns,
  * and both along K to a multiple of SG * KV; `k` is that padded length. (The method was published for column-major
- * matrices. For those, the same kernel computes b' a' = (a b)'.) a is padded with -0.0 and b with +0.0 along K. The
- * product of -0.0 and +0.0 is -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not padded.
+ * matrices. For column-major matrices, the same kernel computes b' a' = (a b)'.) a is padded with -0.0 and b with +0.0
+ * along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not padded.
  */
 
 #include "gemm.clh"
@@ -25,10 +25,10 @@
 #ifndef TN        /* columns of out per work-item: 2 or 4 */
 #define TN 4
 #endif
-#ifndef SG        /* work-items of a sub-group, and of a group along n */
+#ifndef SG        /* work-items per sub-group, and per group along n */
 #define SG 8
 #endif
-#ifndef GH        /* work-items of a group along m */
+#ifndef GH        /* work-items per group along m */
 #define GH 8
 #endif
 #ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4, limited by the registers */
@@ -37,11 +37,11 @@
 #ifndef BARRIER
 #define BARRIER 0
 #endif
-#ifndef HALF_SUMS /* 1: sums over k in half, with PRECISION 16: twice as fast and less accurate */
+#ifndef HALF_SUMS /* 1: sums over k in half, requires PRECISION 16; twice as fast and less accurate */
 #define HALF_SUMS 0
 #endif
 
-/* num: the type of products and sums. NUMS(n, p): n adjacent elements at p, which is a multiple of n. */
+/* num: the type of products and sums. NUMS(n, p): loads n adjacent elements at p, which is aligned to n elements. */
 #if HALF_SUMS
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define num half
@@ -80,9 +80,9 @@
 #define STEP (SG * KV)
 #define TO_ALL(x, p) ((vec)(intel_sub_group_shuffle(ELEMENT(x, (p) % KV), (p) / KV)))
 
-/* The address of row r, computed in bytes, as the device does. The base is the kernel's argument, the position a 64-bit
- * number, and the row offset in a step a 32-bit number: the compiler then needs one addition per load on every
- * generation. */
+/* The address of row r, computed in bytes, as in the device's instructions. `from` is the kernel's argument plus a
+ * 64-bit position; the offset of a row within a step is a 32-bit number. The compiler then needs only one addition per
+ * load on every generation of the GPUs. */
 #define ROW(from, r, row) ((global const real *)((from) + (r) * (row)))
 
 __attribute__((reqd_work_group_size(SG, GH, 1)))
@@ -108,7 +108,7 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
     int p0 = 0;
     for (; p0 < k; p0 += STEP, a_pos += size_of * STEP, b_pos += STEP * (long)b_row) {
         global const char *a_from = (global const char *)a + a_pos, *b_from = (global const char *)b + b_pos;
-        /* The operand that takes fewer registers stays in registers for the whole step. */
+        /* Of a and b, the operand that takes fewer registers stays in registers for the whole step. */
 #if TM < SG * TN
         run mine[TM];
 #pragma unroll
@@ -135,8 +135,8 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 #endif
     }
 
-    /* p0 is k here. The compiler does not know that this adds 0, so it does not keep the final addresses in registers
-     * during the loop. */
+    /* p0 is k here, so the next line adds 0. The compiler does not know that, and therefore does not keep the final
+     * addresses in registers during the loop. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r, e) FINISH((accum)sum[r].s##e, z, i0 + r, j0 + e)
 #pragma unroll

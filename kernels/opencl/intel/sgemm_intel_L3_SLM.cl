@@ -4,10 +4,10 @@
  *                      vload8 of a row of b       a_tile: BK x 8 GH in local memory, transposed, so that a
  *                     +----------------------+    work-item's 8 rows at one p are adjacent: one vload8.
  *             BK p    |        8 columns     |
- *                     +----------------------+    a, b: padded buffers, row-major; a to 8 GH rows, b to 8 GW
- *        BK p         |  8 x 8 outputs       |    columns, both along K to BK. `k` is the padded size.
- *       +------+      |  float8 sum[8]       |    (The method was published for column-major matrices, where
- *       |a_tile|      |                      |    this is the product b' a' = (a b)'.)
+ *                     +----------------------+    a, b: row-major buffers, padded to multiples: a of 8 GH rows,
+ *        BK p         |  8 x 8 outputs       |    b of 8 GW columns, both of BK along K. `k` is the padded size.
+ *       +------+      |  float8 sum[8]       |    (The method was published for column-major matrices, for which
+ *       |a_tile|      |                      |    the same kernel computes b' a' = (a b)'.)
  *       +------+      +----------------------+
  *
  * a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0.
@@ -16,10 +16,10 @@
 
 #include "gemm.clh"
 
-#ifndef GH        /* work-items of a group along m */
+#ifndef GH        /* work-items per group along m */
 #define GH 8
 #endif
-#ifndef GW        /* work-items of a group along n */
+#ifndef GW        /* work-items per group along n */
 #define GW 16
 #endif
 #ifndef BK        /* step along k, a multiple of 4 */
@@ -40,7 +40,7 @@
 #error "the work-items must share the float4 of a's tile evenly"
 #endif
 
-/* The address of row r, from a 64-bit byte position: one addition per load (see gemm_intel_L3_SIMD). */
+/* The address of row r. `from` includes a 64-bit position in bytes: one addition per load (see gemm_intel_L3_SIMD). */
 #define ROW(from, r, row) ((global const float *)((from) + (r) * (row)))
 
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
@@ -82,8 +82,8 @@ kernel void sgemm_intel_L3_SLM(BUFFER(a), BUFFER(b), RESULT)
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
-    /* p0 is k here. The compiler does not know that this adds 0, so it does not keep the final addresses in registers
-     * during the loop. */
+    /* p0 is k here, so the next line adds 0. The compiler does not know that, and therefore does not keep the final
+     * addresses in registers during the loop. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r)                                                                                        \
     FINISH4(sum##r.lo, z, i0 + r, j0)                                                                   \

@@ -1,6 +1,6 @@
-/* out = alpha * a * b + beta * c on Intel GPUs. a and b are images that whole sub-groups read. TM x TN outputs per
- * work-item: 32 x 2 in the drawing, also 32 x 1 and 4 x 1. A work-group is one sub-group of 1 x 8 work-items and
- * computes a 32 x 16 tile of out.
+/* out = alpha * a * b + beta * c on Intel GPUs. a and b are images; a sub-group reads blocks of them together. TM x TN
+ * outputs per work-item: 32 x 2 in the drawing, also 32 x 1 and 4 x 1. A work-group is one sub-group of 1 x 8
+ * work-items; in the drawing, it computes a 32 x 16 tile of out.
  *
  *                  lane 0..7  lane 0..7              block_read8 of an R32 image: 8 rows; lane l gets the
  *                +----------+----------+             element that is l places to the right of x.
@@ -14,11 +14,11 @@
  *    8 |     |   |  sum0[3] | sum1[3]  |               offset + z * batch + i * row + j * col
  *      +-----+   +----------+----------+
  *
- * (The method was published for column-major matrices, where this is the product b' a' = (a b)'.) a's rows are padded
- * to TM, b's columns to 8 TN, and both along K to 8; `k` is the padded size. Block reads outside an image return
- * garbage on some runtimes, so the kernel never reads there. Texels have 4 bytes, the largest size for which block
- * reads are defined, and x counts BYTES. a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and
- * adding -0.0 changes no sum, not even -0.0.
+ * (The method was published for column-major matrices, for which the same kernel computes b' a' = (a b)'.) a is padded
+ * to a multiple of TM rows, b to a multiple of 8 TN columns, and both along K to a multiple of 8; `k` is the padded
+ * size. Block reads outside an image return garbage on some runtimes, so the kernel never reads there. Texels have 4
+ * bytes, the largest size for which block reads are defined; the x coordinate of a block read counts BYTES. a is padded
+ * with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0.
  */
 
 #include "gemm.clh"
@@ -29,14 +29,14 @@
 #ifndef TN        /* columns of out per work-item, SG apart: 1 or 2 */
 #define TN 2
 #endif
-#ifndef SG        /* work-items of a sub-group, and of a work-group */
+#ifndef SG        /* work-items per sub-group, and per work-group */
 #define SG 8
 #endif
 #if (TM != 32 && TM != 4) || (TN != 1 && TN != 2) || SG != 8
 #error "the tile is written out for TM = 32 or 4, TN = 1 or 2, SG = 8"
 #endif
 
-/* part: the elements of one block read: 8 of the 32 rows of the tile, or all 4 rows if TM is 4. */
+/* part: what a lane gets from a block read of a: one element of each of 8 rows, or of each of 4 rows if TM is 4. */
 #if TM == 32
 #define PARTS 4
 typedef float8 part;
@@ -96,8 +96,8 @@ kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
         }
     }
 
-    /* pos is k here. The compiler does not know that this adds 0, so it does not keep the final addresses in registers
-     * during the loop. */
+    /* pos is k here, so the next line adds 0. The compiler does not know that, and therefore does not keep the final
+     * addresses in registers during the loop. */
     i0 += pos - k, j0 += pos - k;
 #define STORE0(q, e) FINISH(sum0[q].s##e, matrix, i0 + 8 * q + e, j0 + lane)
 #define STORE1(q, e) FINISH(sum1[q].s##e, matrix, i0 + 8 * q + e, j0 + lane + SG)

@@ -10,9 +10,9 @@
  *                                                padded cols; matrix z + 1 follows below
  *
  * Work-item (x, y, z) writes TALL rows of WIDE texels (or elements of a buffer) of matrix z. With TURN, a work-group of
- * 32 x 8 work-items transposes a square of 32 x 32 elements in local memory. If the source's columns are contiguous,
- * both the reads and the writes are then whole lines of memory (Ruetsch, Micikevicius: Optimizing Matrix Transpose in
- * CUDA, 2009). The copy does not change a bit of any element, except that images of floats may flush denormals.
+ * 32 x 8 work-items transposes a square of 32 x 32 elements in local memory. If the source's row stride is 1, both the
+ * reads and the writes are then whole lines of memory (Ruetsch, Micikevicius: Optimizing Matrix Transpose in CUDA,
+ * 2009). The copy does not change a bit of any element, except that images of floats may flush denormals.
  */
 
 #include "gemm.clh"
@@ -23,13 +23,13 @@
 #ifndef BITS      /* 1: the image holds unsigned integers with the elements' bits; 0: floats */
 #define BITS 0
 #endif
-#ifndef PANEL     /* columns per panel of a buffer, whose panels are consecutive in memory; 0: row-major */
+#ifndef PANEL     /* columns per panel, if the target is a buffer of consecutive panels; 0: no panels */
 #define PANEL 0
 #endif
-#ifndef TALL      /* TALL x WIDE: 1 x 1; more if work-items are expensive (CPUs). WIDE is PANEL if PANEL is not 0 */
+#ifndef TALL      /* rows per work-item: 1, or more where work-items are expensive (CPUs) */
 #define TALL 1
 #endif
-#ifndef WIDE
+#ifndef WIDE      /* columns (texels or elements) per work-item: 1, or more as for TALL; PANEL if PANEL is not 0 */
 #define WIDE 1
 #endif
 #ifndef TURN      /* 1: transposes squares in local memory; the target is a row-major buffer */
