@@ -121,7 +121,7 @@ print(*(row.name for row in rows if eval(sys.argv[1])), sep=",")' "$1"
 
 remembered() { # ROW: print the expression for pytest -k that keeps the tests of repeated and of pending products to one row
     # Each of these tests computes three or four products by way of Python code that is the same for all rows and
-    # architectures. The job test runs them with every row.
+    # architectures. The job test runs them with one row of each type and with each row of float32.
     echo "$1 or not (repeated or pending)"
 }
 

@@ -66,3 +66,21 @@ def test_the_first_small_product_loads_nothing_for_children_or_drivers():
     }
     assert "gemm.backends.cpu" in loaded
     assert not loaded & late
+
+
+LATE = """
+import gemm, numpy
+
+def work():
+    x = numpy.ones((8, 8), "f4")
+    print(len(gemm.backends()), (gemm.gemm(x, x) == 8).all(), [len(gemm.gemm(x, x, backend=name)) for name in usable])
+
+usable = ("cpu", "numpy")
+"""
+
+
+@pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
+@pytest.mark.parametrize("end", ["import threading\nthreading.Thread(target=lambda: [time.sleep(0.3), work()]).start()",
+                                 "import atexit\natexit.register(work)"], ids=["a thread", "at exit"])  # fmt: skip
+def test_backends_are_found_and_products_computed_after_the_main_thread_has_ended(end):
+    assert python(LATE + "import time\n" + end).split() == ["4", "True", "[8,", "8]"]

@@ -344,15 +344,17 @@ static int run(batch *self, const others *by) {
     return good;
 }
 
-PyDoc_STRVAR(run_doc,
-             "run(goes, send, retry, /)\n--\n\n"
-             "Compute what is pending.\n\n"
-             "goes(options, alpha, beta, count, a, b, c, out): whether so many products like this one are to be "
-             "computed by `send`, "
-             "as those always are that were learned without a plan. send(options, alpha, beta, numbers, products): "
-             "these products, "
-             "as they were counted, each (a, b, c or None, out). retry: the same, for what the engine had no memory "
-             "for. An exception of theirs ends it: what was to come then is not computed.");
+PyDoc_STRVAR(run_doc, "run(goes, send, retry, /)\n--\n\n"
+                      "Compute the pending products.\n"
+                      "\n"
+                      "goes(options, alpha, beta, count, a, b, c, out): whether `send` shall compute `count` products "
+                      "like this one. It is not asked about products that were learned without a plan: `send` always "
+                      "computes those.\n"
+                      "send(options, alpha, beta, numbers, products): computes the products, each (a, b, c or None, "
+                      "out). `numbers` are their positions in the order of the calls.\n"
+                      "retry: takes the same arguments, for products for which the engine had no memory.\n"
+                      "An exception that one of the three raises ends the run. The products that would have come later "
+                      "are then not computed.");
 
 static PyObject *batch_run(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
@@ -367,13 +369,15 @@ static Py_ssize_t length_of(PyObject *column) {
     return PyList_Check(column) ? PyList_Size(column) : PyTuple_Check(column) ? PyTuple_Size(column) : -1;
 }
 
-PyDoc_STRVAR(
-    at_once_doc,
-    "at_once(memo, count, a, b, c, out, alpha, beta, retry, /)\n--\n\n"
-    "The results, `out` itself or a list, if all products are of one kind and so few that the GIL can be kept; else "
-    "None, and nothing is computed.\n\n"
-    "a, b, c and out are lists or tuples of `count` arrays, or one (or None) for all. To take references to them "
-    "would take longer than to multiply. retry: as for `run`.");
+PyDoc_STRVAR(at_once_doc,
+             "at_once(memo, count, a, b, c, out, alpha, beta, retry, /)\n--\n\n"
+             "Compute `count` products while the GIL is held, if all are of one kind and few enough; else "
+             "compute nothing.\n"
+             "\n"
+             "a, b, c and out are lists or tuples of `count` arrays, or one array (or None) for all products. "
+             "No references to the arrays are taken, because that would take longer than the products. retry: "
+             "as for `run`.\n"
+             "Returns the results (`out` itself, or a list), or None if nothing was computed.");
 
 static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
@@ -408,14 +412,15 @@ static PyObject *batch_at_once(PyObject *object, PyObject *arguments) {
     return found;
 }
 
-PyDoc_STRVAR(
-    extend_doc,
-    "extend(memo, start, count, a, b, c, out, alpha, beta, results, /)\n--\n\n"
-    "Remember the products from number `start` to `count`, and put their results in the list `results`; the number of "
-    "the first one that is not.\n\n"
-    "a, b and c are tuples of so many arrays, or one (or None) for all; out is None or `results` itself. It ends "
-    "before "
-    "a product that `memo` does not know, or that is too large to gain by waiting.");
+PyDoc_STRVAR(extend_doc,
+             "extend(memo, start, count, a, b, c, out, alpha, beta, results, /)\n--\n\n"
+             "Make the products number `start` to `count` - 1 pending, and put their results into the list "
+             "`results`.\n"
+             "\n"
+             "a, b and c are tuples of `count` arrays, or one array (or None) for all products; out is None or "
+             "`results` itself. The function stops before a product that `memo` does not know, or that is too "
+             "large to gain from waiting.\n"
+             "Returns the number of the first product that is not pending.");
 
 static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     batch *self = (batch *)object;
@@ -452,7 +457,8 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
     return PyLong_FromSsize_t(i);
 }
 
-PyDoc_STRVAR(enter_doc, "enter()\n--\n\nMake it this thread's Batch.");
+PyDoc_STRVAR(enter_doc, "enter()\n--\n\n"
+                        "Make this Batch the current one of this thread.");
 
 static PyObject *batch_enter(PyObject *object, PyObject *ignored) {
     batch *self = (batch *)object;
@@ -463,7 +469,8 @@ static PyObject *batch_enter(PyObject *object, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(leave_doc, "leave()\n--\n\nLet this thread, whose Batch it is, have none.");
+PyDoc_STRVAR(leave_doc, "leave()\n--\n\n"
+                        "Make this thread have no current Batch. This Batch must be the current one.");
 
 static PyObject *batch_leave(PyObject *object, PyObject *ignored) {
     batch *self = (batch *)object;
@@ -482,14 +489,16 @@ static PyObject *batch_open(PyObject *object, PyObject *yes) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(open_doc, "remembers(yes, /)\n--\n\nWhether it remembers gemm.gemm's products.");
+PyDoc_STRVAR(open_doc, "remembers(yes, /)\n--\n\n"
+                       "Set whether products of gemm.gemm in this thread become pending in this Batch.");
 
 static PyObject *batch_pending(PyObject *object, PyObject *ignored) {
     (void)ignored;
     return PyLong_FromSsize_t(((batch *)object)->now.count);
 }
 
-PyDoc_STRVAR(pending_doc, "pending()\n--\n\nHow many products it remembers.");
+PyDoc_STRVAR(pending_doc, "pending()\n--\n\n"
+                          "Return the number of pending products.");
 
 static PyObject *batch_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *addresses[2], *owner;
@@ -544,8 +553,8 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot type_slots[] = {
     {Py_tp_doc, (void *)"Batch(run_many, share, owner, /)\n--\n\n"
-                        "Products that are pending, for the gemm_run_many and gemm_share at these addresses; "
-                        "owner.deliver() computes them by `run`."},
+                        "Pending products. `run_many` and `share` are the addresses of gemm_run_many and gemm_share. "
+                        "owner.deliver() computes the products by calling `run`."},
     {Py_tp_new, (void *)batch_new},
     {Py_tp_dealloc, (void *)batch_free},
     {Py_tp_traverse, (void *)batch_traverse},
@@ -557,7 +566,8 @@ static PyType_Slot type_slots[] = {
 PyType_Spec gemm_batch_type = {"gemm._memo.Batch", sizeof(batch), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                type_slots};
 
-PyDoc_STRVAR(current_doc, "current()\n--\n\nThe owner of this thread's Batch, or None.");
+PyDoc_STRVAR(current_doc, "current()\n--\n\n"
+                          "Return the owner of this thread's current Batch, or None.");
 
 static PyObject *current(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
@@ -567,7 +577,8 @@ static PyObject *current(PyObject *module, PyObject *ignored) {
     return owner;
 }
 
-PyDoc_STRVAR(exchange_doc, "exchange(batch, /)\n--\n\nMake `batch` (or None) this thread's; what it was before.");
+PyDoc_STRVAR(exchange_doc, "exchange(batch, /)\n--\n\n"
+                           "Make `batch` (or None) this thread's current Batch. Return the previous one.");
 
 static PyObject *exchange(PyObject *module, PyObject *fresh) {
     (void)module;

@@ -124,7 +124,8 @@ PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *
 
 PyDoc_STRVAR(reads_doc,
              "reads(kind, exchange, /)\n--\n\n"
-             "From now on read the CUDA arrays of the class `kind`, whose __dlpack_c_exchange_api__ is `exchange`.");
+             "From now on read the CUDA arrays of the class `kind` by its __dlpack_c_exchange_api__, which is "
+             "`exchange`.");
 
 static PyObject *reads(PyObject *module, PyObject *arguments) {
     PyObject *kind, *capsule;
@@ -150,9 +151,11 @@ static void in_turn(gemm_work *work, void *context, int64_t count, double ns, do
 
 PyDoc_STRVAR(independent_doc,
              "independent(places, count, low, high, reads_c, room, share, /)\n--\n\n"
-             "Whether so many products, of one kind, may be computed in any order.\n\n"
-             "low, high: the bytes before and after the first element that a, b, c and out lie at. room: 32 bytes a "
-             "product to write to.");
+             "Return whether `count` products of one kind may be computed in any order.\n"
+             "\n"
+             "low, high: for each of a, b, c and out, the number of bytes before and after the address of its "
+             "first element. room: the address of 32 bytes of memory per product, which the function "
+             "overwrites.");
 
 static PyObject *independent(PyObject *module, PyObject *arguments) {
     unsigned long long places, room, address;

@@ -165,9 +165,12 @@ int gemm_sequence_launch(PyObject *object, uint64_t *at, void *stream, const cha
     return status;
 }
 
-PyDoc_STRVAR(run_doc, "run(stream, a, b, c, out, bias, scale, /)\n--\n\n"
-                      "Launch everything on `stream` for operands at these addresses; `scale` is alpha and beta, 16 "
-                      "bytes each. None, or (function of the driver that failed, its CUresult).");
+PyDoc_STRVAR(run_doc,
+             "run(stream, a, b, c, out, bias, scale, /)\n--\n\n"
+             "Launch all kernels on `stream`, with operands at these addresses.\n"
+             "\n"
+             "scale: alpha and beta, 16 bytes each. Returns None, or (name of the driver function that failed, "
+             "its CUresult).");
 
 static PyObject *sequence_run(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     uint64_t at[SLOTS] = {0};
@@ -274,7 +277,7 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot type_slots[] = {
     {Py_tp_doc, (void *)"Sequence(functions, context, pool, room, zeroed, steps, /)\n--\n\n"
-                        "Launches in order, as gemm.backends.cuda.launch_graph hands them in."},
+                        "The launches of a product, in order. gemm.backends.cuda.launch_graph makes the arguments."},
     {Py_tp_new, (void *)sequence_new},
     {Py_tp_dealloc, (void *)sequence_free},
     {Py_tp_methods, methods},

@@ -158,11 +158,13 @@ static void replace(PyObject **place, PyObject *fresh) {
 
 PyDoc_STRVAR(made_doc,
              "front(python, memos, names, defaults, module, signature, doc, /)\n--\n\n"
-             "Twice the function `python`, the second time for results that are wanted at once: called only "
-             "where no Memo of `memos` knows the product.\n\n"
-             "`names` are alpha, beta, the options' in the order in which they make the keys of `memos`, and c, "
-             "out and bias; `defaults` are those of all but the last three. The functions made before call "
-             "this `python` from then on, where gemm was imported anew.");
+             "Return two functions that take the arguments of `python`. They call `python` only if no Memo of "
+             "`memos` knows the product. The second function returns results that are already computed, even "
+             "inside a Batch.\n"
+             "\n"
+             "names: alpha, beta, the options in the order in which they make the keys of `memos`, then c, out "
+             "and bias. defaults: the defaults of all of them except the last three. Functions that were made "
+             "earlier call this `python` from now on, in case gemm was imported anew.");
 
 static PyObject *made(PyObject *self, PyObject *arguments) {
     (void)self;

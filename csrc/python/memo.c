@@ -263,7 +263,8 @@ PyObject *gemm_memo_repeat(PyObject *object, PyObject *const *given) {
 }
 
 PyDoc_STRVAR(run_doc, "run(a, b, c, out, bias, alpha, beta, /)\n--\n\n"
-                      "The product, in `out` or (None) in a new array, if one like it was learned; else None.");
+                      "Compute the product if one like it was learned. Return the result (`out`, or a new array if "
+                      "`out` is None), or None if no such product was learned.");
 
 static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     if (!counted(count, GIVEN, "run")) return NULL;
@@ -275,7 +276,8 @@ static PyObject *memo_run(PyObject *object, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(clear_doc, "clear()\n--\n\nForget all that was learned.");
+PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
+                        "Forget all products.");
 
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
@@ -293,18 +295,25 @@ static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
 PyDoc_STRVAR(
     learn_doc,
     "learn(a, b, c, out, bias, alpha, beta, began, make, plan, rounds, zero, keep, finish, wide, device, /)\n--\n\n"
-    "Remember that operands like these are multiplied by the gemm_plan at the address `plan`, which lives as "
-    "long as `keep`; or (0) elsewhere, by `keep` multiply-adds, which only a Batch makes use of.\n\nOr, with `device`, "
-    "by "
-    "the Sequence `keep`: it is (form, address, low, high, bits of a, b, c, out); alpha and beta are packed as `form`, "
-    "a letter or two of struct; at the address there is b, where that is None, from `low` to `high` bytes after it; "
-    "and "
-    "addresses have none of the bits. `make` makes a new result then.\n\nWith "
-    "out=None, `make` is the result's (shape, dtype). alpha and beta may be others then, but for being 0; they "
-    "are rounded to a type such as \"f4\", and `zero` is launched for an alpha of 0. finish(sums, out, bias), or None, "
-    "is called after the plan has run, whose result is `sums`: out itself, but a new array where `wide` is wider. The "
-    "plan is of a and b that are converted to that dtype (unless None), and so is c where sums are. What cannot be "
-    "repeated is not learned, nor what was chosen in an era `began` that has ended.");
+    "Remember how products of operands like these are computed. Later products may have other values "
+    "of alpha and beta, as long as the same scalars are 0.\n"
+    "\n"
+    "plan: the address of the gemm_plan to run, which stays valid as long as `keep`. If `plan` is 0, "
+    "the product is computed elsewhere and `keep` is its number of multiply-adds; only a Batch uses "
+    "such an entry.\n"
+    "device: None, or (form, address, low, high, bits of a, b, c, out) for a product that the "
+    "Sequence `keep` launches. alpha and beta are packed by `form`, one or two letters of the module "
+    "struct. `address` is that of b if b is None; b then occupies the bytes from address + `low` to "
+    "address + `high`. The addresses of the operands must have none of the `bits`.\n"
+    "make: with out=None, the (shape, dtype) of the result; with `device`, the function that makes a "
+    "new result.\n"
+    "rounds: a type such as \"f4\", to which alpha and beta are rounded. zero: the alpha that is "
+    "launched in place of an alpha of 0.\n"
+    "finish: None, or finish(sums, out, bias), which is called after the plan has run. `sums` is out "
+    "itself, or a new array if `wide` is a wider dtype.\n"
+    "wide: None, or the dtype to which a and b, and c if there is one, are converted for the plan.\n"
+    "began: the era in which the plan was chosen. Nothing is learned if that era has ended, or if the "
+    "product cannot be repeated.");
 
 static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssize_t count) {
     enum { BEGAN = GIVEN, MAKE, PLAN, ROUNDS, ZERO, KEEP, FINISH, WIDE, DEVICE, COUNT };
@@ -369,7 +378,8 @@ static PyObject *memo_length(PyObject *object, PyObject *ignored) {
     return PyLong_FromUnsignedLong(gemm_memo_holds(self) ? self->slots.count : 0);
 }
 
-PyDoc_STRVAR(length_doc, "known()\n--\n\nHow many kinds of products it knows.");
+PyDoc_STRVAR(length_doc, "known()\n--\n\n"
+                         "Return the number of known kinds of products.");
 
 static PyObject *memo_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *address, *options = Py_None;
@@ -413,9 +423,10 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot type_slots[] = {
-    {Py_tp_doc, (void *)"Memo(run, slots, options=None, /)\n--\n\n"
-                        "Up to `slots` kinds of products that were computed before, by the gemm_run at the address "
-                        "`run`; a Batch tells what they have in common by `options`."},
+    {Py_tp_doc,
+     (void *)"Memo(run, slots, options=None, /)\n--\n\n"
+             "Knows how to repeat up to `slots` kinds of products. `run` is the address of gemm_run. `options` "
+             "are the options that the products share; a Batch passes them on."},
     {Py_tp_new, (void *)memo_new},
     {Py_tp_dealloc, (void *)memo_free},
     {Py_tp_methods, methods},
@@ -424,7 +435,8 @@ static PyType_Slot type_slots[] = {
 
 PyType_Spec gemm_memo_type = {"gemm._memo.Memo", sizeof(memo), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, type_slots};
 
-PyDoc_STRVAR(since_doc, "since()\n--\n\nThe era, which ends when what was chosen before is not to be repeated.");
+PyDoc_STRVAR(since_doc, "since()\n--\n\n"
+                        "Return the current era. An era ends when plans that were chosen before must not be repeated.");
 
 static PyObject *since(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
@@ -432,7 +444,8 @@ static PyObject *since(PyObject *module, PyObject *ignored) {
     return era;
 }
 
-PyDoc_STRVAR(forget_doc, "forget()\n--\n\nEnd the era: no product is repeated that was chosen before.");
+PyDoc_STRVAR(forget_doc, "forget()\n--\n\n"
+                         "End the era: products that were chosen before are not repeated.");
 
 static PyObject *forget(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;

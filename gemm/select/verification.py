@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -164,12 +165,14 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
     from gemm.select.worker import Child
 
     unknown = [kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None]
-    waiting = iter(unknown)  # the threads share it: each kernel goes to one of them
+    waiting = deque(unknown)  # the threads share it: each kernel goes to one of them
 
     def work(_: int) -> None:
         with Child("gemm.select.probe") as child:
-            for kernel in waiting:
-                if time.monotonic() >= until:
+            while waiting and time.monotonic() < until:
+                try:
+                    kernel = waiting.popleft()
+                except IndexError:  # another thread took the last kernel
                     return
                 _verify(kernel, device, child)
 

@@ -21,6 +21,7 @@ from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.driver import Gpu, find_devices
 from gemm.backends.cuda.launch_graph import Launched, Launches, Replay, Scale, signature
 from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
+from gemm.backends.cuda.pinned import TOGETHER
 from gemm.catalog import Kernel
 from gemm.core.backend import Backend, Drivers, Kept, Launch
 from gemm.core.errors import KernelFailed
@@ -214,7 +215,7 @@ class CudaBackend(Backend):
 
     name: ClassVar[str] = "cuda"
     copying: ClassVar[float] = panels.HOST
-    overlaps: ClassVar[int] = staging.TOGETHER + 1
+    overlaps: ClassVar[int] = TOGETHER + 1
 
     def __init__(self) -> None:
         self._drivers = Drivers("cuda", "CUDA", find_devices)

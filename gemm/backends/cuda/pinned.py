@@ -16,9 +16,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ from gemm.core.operands import aligned
 
 SLOT = 16 << 20
 """Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times what the host needs to start a copy."""
+TOGETHER = 4 << 20
+"""Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would hide at
+most half of the copies (about 0.05 ms at 40 GB/s), and cost as much time for threads and driver calls."""
 DEPTH = 3
 """Number of slots of a ring: AHEAD slots for the copy thread, and one for the copy engine."""
 AHEAD = 2
@@ -85,26 +89,32 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
     np.copyto(to, source)
 
 
+_Task = tuple[Future[None], list[np.ndarray], bool]
+
+
 class CopyThread:
     """A thread that runs copies one after the other. The thread does not call the driver.
 
-    Only one copy runs at a time, because a copy already uses all of the C engine's copy threads.
+    Only one copy runs at a time, because a copy already uses all of the C engine's copy threads. The thread is a daemon
+    thread of its own, not one of concurrent.futures: the threads of that module take no work once the main thread has
+    ended, but other threads may still multiply then.
     """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "gemm-copy")
+        self._given: SimpleQueue[_Task | None] = SimpleQueue()
         self._last: Future[None] = Future()
         self._last.set_result(None)
+        self._runs = False
 
     def copy(self, to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> Future[None]:
         """Queue a copy (see `copy`). The future is done after this copy and all earlier ones."""
-        arrays = [to, source]
-        try:
-            self._last = self._executor.submit(_copy_once, arrays, stream)
-        except RuntimeError:  # the system refuses to create a thread. All earlier copies ran in the caller, too
-            self._executor = ThreadPoolExecutor(1, "gemm-copy")  # the old executor still has this copy in its queue
-            _copy_once(arrays, stream)
-        return self._last
+        if not self._started():  # no thread ever ran, so all earlier copies have ended, too
+            copy(to, source, stream=stream)
+            return self._last
+        done: Future[None] = Future()
+        self._given.put((done, [to, source], stream))
+        self._last = done
+        return done
 
     def wait(self) -> None:
         """Wait until all copies have ended, successfully or not."""
@@ -112,13 +122,34 @@ class CopyThread:
 
     def end(self) -> None:
         """End the thread. All copies must have ended."""
-        self._executor.shutdown(wait=False)
+        if self._runs:
+            self._given.put(None)
+            self._runs = False
+
+    def _started(self) -> bool:
+        """Start the thread if necessary. Return whether it runs: the system may refuse to create a thread."""
+        if not self._runs:
+            with suppress(RuntimeError):
+                threading.Thread(target=_serve, args=(self._given,), name="gemm-copy", daemon=True).start()
+                self._runs = True
+        return self._runs
+
+
+def _serve(given: SimpleQueue[_Task | None]) -> None:
+    while (task := given.get()) is not None:
+        done, arrays, stream = task
+        try:
+            _copy_once(arrays, stream)
+        except BaseException as error:  # raised in the thread that waits for the copy
+            done.set_exception(error.with_traceback(None))
+        else:
+            done.set_result(None)
 
 
 def _copy_once(arrays: list[np.ndarray], stream: bool) -> None:
     """Copy between the two arrays, and empty the list.
 
-    The executor keeps the list until after the future is done. It must not keep the arrays so long: the thread that
+    The copy thread keeps the list until after the future is done. It must not keep the arrays so long: the thread that
     waits for the future must hold the last references to them.
     """
     to, source = arrays
@@ -185,6 +216,7 @@ class Channel:
         down: the stream for copies back to the host.
         runs: two streams for kernels, used in turn, so that the kernels of consecutive parts of out can
             overlap in time.
+        small: the ring for products whose operands are sent together. Such a product uses one slot.
         sent: the ring for copies to the device.
         fetched: the ring for copies back to the host.
         thread: the copy thread.
@@ -193,7 +225,8 @@ class Channel:
     def __init__(self) -> None:
         self.up, self.down, *runs = (cuda().cuStreamCreate(_NON_BLOCKING) for _ in range(4))
         self.runs = tuple(runs)
-        self.sent, self.fetched, self.thread = Ring(SLOT), Ring(SLOT), CopyThread()
+        self.small, self.sent, self.fetched = Ring(TOGETHER), Ring(SLOT), Ring(SLOT)
+        self.thread = CopyThread()
         self._spare: list[int] = []
         self._marks: list[int] = []
 
@@ -225,7 +258,7 @@ class Channel:
         """End the copy thread and destroy the events and streams. The channel must be idle."""
         self.thread.end()
         with suppress(KernelFailed):  # the context may be lost
-            for ring in (self.sent, self.fetched):
+            for ring in (self.small, self.sent, self.fetched):
                 ring.destroy()
             for event in self._spare:
                 cuda().cuEventDestroy(event)

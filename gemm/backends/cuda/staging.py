@@ -17,15 +17,12 @@ import numpy as np
 
 from gemm.backends.cuda.api import LEGACY_STREAM, cuda
 from gemm.backends.cuda.panels import LINE, Shape, Step, steps
-from gemm.backends.cuda.pinned import Channel, channels, copy
+from gemm.backends.cuda.pinned import TOGETHER, Channel, channels, copy
 from gemm.backends.cuda.transfer import ALIGN, Transfers, block
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import Cut, Range, Work, part
 from gemm.core.problem import Device, DeviceView
 
-TOGETHER = 4 << 20
-"""Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would hide at
-most half of the copies (about 0.05 ms at 40 GB/s), and cost as much time for threads and driver calls."""
 _LEAST = 32 << 20  # bytes; a smaller product is not halved: if memory is short, other users have filled the device
 _GRAIN = 256  # halves begin at multiples of _GRAIN
 _SENT = "a", "b", "c", "bias", "out"  # operands, in the order of their addresses on the device
@@ -165,7 +162,7 @@ class _Product:
 
     def _together(self) -> None:
         channel, stream = self._channel, self._channel.runs[0]
-        slot = channel.sent.take()
+        slot = channel.small.take()
         try:
             staged = {}
             for name, of in self._blocks.items():
@@ -188,7 +185,7 @@ class _Product:
             result, out = staged["out"]
             copy(out, result)
         finally:
-            channel.sent.give(slot)
+            channel.small.give(slot)
         channel.rest()
 
     def _panel_by_panel(self) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import re
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def discover() -> list[Any]:
                     if cause := _builds_nothing(device.version):
                         left_out.append(f"{device.name} ({platform.version}): {cause}")
                     else:
-                        found.append(device)
+                        found.append((_rank(device), device))
             except cl.Error:  # the platform has no devices or is broken; other platforms may have some
                 continue
     except cl.Error as error:
@@ -54,7 +55,7 @@ def discover() -> list[Any]:
         causes = [*left_out, *broken()]
         remedy = "Install a newer PoCL, or Intel's runtime: pip install intel-opencl-rt" if left_out else _REMEDY
         raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), remedy)
-    return sorted(found, key=_rank)
+    return [device for _, device in sorted(found, key=itemgetter(0))]
 
 
 def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:

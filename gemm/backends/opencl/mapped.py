@@ -123,7 +123,9 @@ def _claim(owner: Any, start: int, nbytes: int) -> bool:
 @atexit.register
 def _leave() -> None:
     """Leave buffers mapped at exit. The system frees the memory, but unmapping fails if the device is lost."""
-    for owner in list(_claims):
+    with _claiming:
+        owners = list(_claims)
+    for owner in owners:
         if isinstance(owner, Mapped) and owner._map is not None:
             keep(owner._map)
 
