@@ -171,9 +171,7 @@ class CpuLaunch:
     def _plan(
         self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool
     ) -> tuple[Any, Any] | None:
-        """Return (gemm_plan, the memory that the plan points to).
-
-        Returns None if a stride is not a multiple of the element size.
+        """Return (gemm_plan, the memory that it points to); or None if a stride is no multiple of its element size.
 
         Args:
             stack: out's batch axes.

@@ -68,10 +68,8 @@ def deliver(
 ) -> Plan | None:  # fmt: skip
     """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
 
-    `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before.
-
-    A kernel that fails is demoted. A lack of memory demotes nothing: this call uses another candidate, and later calls
-    may choose the same candidate again.
+    `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A kernel
+    that fails is demoted. A lack of memory demotes nothing: only this call uses another candidate.
 
     Returns:
         The plan that succeeded; or None if a candidate ran out of memory on the way. After None, the next product like
@@ -126,7 +124,6 @@ def run(
 
     Args:
         operands: (a, b, c, out, alpha, beta, bias), as a launch takes them. c and bias may be None.
-        first: a plan and its launch.
 
     Returns:
         The plan that succeeded, if the next product like this one may use the plan again. Otherwise None: a candidate

@@ -120,8 +120,7 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     run = len(whole) - 1  # the outermost axis along which the part is contiguous
     while run > 0 and whole[run]:
         run -= 1
-    # the axis to cut; the bytes that one index along this axis takes in staging memory
-    cut, below = run, of.strides[run]
+    cut, below = run, of.strides[run]  # the axis to cut; bytes of staging memory per index of that axis
     while cut < len(whole) - 1 and below > limit:
         cut += 1
         below = of.strides[cut]
