@@ -180,7 +180,7 @@ class CpuLaunch:
             prepared: whether b is prepacked.
         """
         ffi, problem, params = self._ffi, self._problem, self._kernel.params
-        steps = []
+        steps = []  # strides in elements
         for step, size in zip(strides, sizes, strict=True):
             if math.gcd(size, *step) != size:
                 return None
@@ -194,8 +194,7 @@ class CpuLaunch:
             m *= axes.pop()[0]
         lengths, *batches = [ffi.NULL] * 5
         if axes:
-            by_operand = zip(*((length, *step) for length, step in axes), strict=True)
-            lengths, *batches = (ffi.new("int64_t[]", each) for each in by_operand)
+            lengths, *batches = (ffi.new("int64_t[]", x) for x in zip(*((n, *step) for n, step in axes), strict=True))
         plan = ffi.new(
             "gemm_plan *",
             (

@@ -68,8 +68,8 @@ def deliver(
 ) -> Plan | None:  # fmt: skip
     """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
 
-    `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A kernel
-    that fails is demoted. A lack of memory demotes nothing: only this call uses another candidate.
+    `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A
+    kernel that fails is demoted. A lack of memory demotes nothing: only this call uses another candidate.
 
     Returns:
         The plan that succeeded; or None if a candidate ran out of memory on the way. After None, the next product like
