@@ -2,8 +2,8 @@
  *
  *     re = fma(-a.im, b.im, fma(a.re, b.re, re))        im = fma(a.im, b.re, fma(a.re, b.im, im))
  *
- * If alpha or beta is real, it scales the real and imaginary parts of the other factor separately: its zero imaginary
- * part times an infinity in a part of that factor would be NaN.
+ * If alpha or beta is real, the two parts of the number that it scales are each multiplied by it. A full complex
+ * product would also multiply them by the scalar's zero imaginary part, and 0 times infinity would give NaN.
  *
  * There are two implementations, which give the same bits:
  *
@@ -14,6 +14,8 @@
  *              The k loop therefore also multiplies each vector of b by i. b may be unpacked, and blocks of few rows
  *              or columns compute no unused elements. This implementation also computes the columns of an incomplete
  *              last panel of b: real and imaginary parts alternate in such a panel, too.
+ *
+ * The file that includes this header defines:
  *
  *   CATALOG_ROW, ISA            the kernel's name; function attributes that enable the instruction set
  *   REAL, REAL_FMA(x, y, z)     float or double, and its FMA

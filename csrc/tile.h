@@ -456,8 +456,9 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* The same product for a_ps = 1, but each sum is split over k: a column of b has CHAINS accumulators, and each of their
- * lanes sums a part of k. The function runs at the speed of memory. The result is rounded differently. */
+/* Like ordered_dots (one row of a times b with b_ps = 1), but for a_ps = 1, and each sum is split over k: a column of b
+ * has CHAINS accumulators, and each lane of an accumulator sums a part of k. The function runs at the speed of memory.
+ * Its result is rounded differently from that of ordered_dots. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a;

@@ -99,8 +99,8 @@ template <class T> INLINE void take(T (&sums)[STRETCH], const T *mine, int step)
 }
 
 // Applies the epilogue to the sums at `from` (16 rows, the first `here` of WIDE columns) and stores the results. The
-// first sum is that of row `top` and column `left` of out. `down`: g describes the transposed out, and a run follows a
-// column of the sums.
+// first sum belongs to row `top` and column `left` of the original out. If `down`, g describes the transpose of that
+// out, and a run follows a column of the sums instead of a row.
 template <int WIDE, class T, class ADJUST>
 INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long top, long long left, long long z,
                    ADJUST adjust) {

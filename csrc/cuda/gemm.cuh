@@ -98,8 +98,9 @@ template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
     return Share{first, min(share, all - first)};
 }
 
-// The epilogue: t = alpha * sum; t = beta * c + t; t += bias; t = activation(t); out = t rounded to OUT_TYPE. Each step
-// is rounded separately, so equal sums give equal bits in all kernels.
+// The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE. Complex
+// numbers use chains of fma (scale_add). The result of each step is rounded before the next step, so equal sums give
+// equal bits in all kernels.
 
 #ifndef ACTIVATION
 // A kernel that would otherwise inline `activate` once per sum defines ACTIVATION with __noinline__, because it then
@@ -128,7 +129,7 @@ template <int RUN> struct Output {
     const Gemm &g;
     OUT_TYPE *out;
     const OUT_TYPE *c;
-    bool vectors; // the runs that start at a column that is a multiple of RUN are contiguous and aligned
+    bool vectors; // whether runs that start at multiples of RUN are contiguous and aligned, in out and in c
 
     __device__ __forceinline__ Output(const Gemm &g, long long z)
         : g(g), out(item(g.out, z, g.out_batch)), c(g.c ? item(g.c, z, g.c_batch) : nullptr) {

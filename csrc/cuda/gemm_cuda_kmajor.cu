@@ -30,7 +30,7 @@
 #define OUT_TYPE float // int32 for integers; float or bfloat16 for fp8
 #endif
 #ifndef A_TURNED
-#define A_TURNED 0 // 1: a is contiguous along m; for 1-byte types only if BM is a multiple of 128
+#define A_TURNED 0 // 1: a is contiguous along m. 1-byte types allow 1 only if BM is a multiple of 128
 #endif
 #ifndef BM
 #define BM 128 // rows of out per block, 64 for each warpgroup

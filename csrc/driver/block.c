@@ -38,7 +38,7 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
         FEW_TILES = 32,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
-        /* a is packed if it has more than SMALL_A bytes (with all of k), n >= WIDE and m >= FEW_ROWS. */
+        /* a is packed if n >= WIDE, m >= FEW_ROWS, and its m rows have more than SMALL_A bytes over all of k. */
         SMALL_A = 256 << 10,
         WIDE = 200,
         FEW_ROWS = 96,

@@ -28,7 +28,7 @@ typedef struct gemm_subproblem {
 typedef struct gemm_blocking {
     const gemm_kernel *kernel;
     int64_t mc, kc, nc;
-    int64_t stripe;     /* number of rows for which b is packed once: all rows, unless raw sums need workspace */
+    int64_t stripe;     /* rows of C per packing of b: all rows, or fewer to limit the workspace for raw sums */
     int pack_a, pack_b; /* 0: the kernel reads the unpacked operand */
     int single_use;     /* each panel of b is used only once, so all panels are packed into the same memory */
     int ordered;        /* as in gemm_plan */

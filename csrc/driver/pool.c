@@ -67,7 +67,7 @@ typedef struct pool {
     atomic_flag busy;              /* set by the call that uses the pool; protects the next four fields */
     int started;                   /* number of workers */
     int64_t refused;               /* when the system last refused to start a worker, by now_ns; 0: never */
-    int64_t saved_ns;              /* time that threads have recently saved, at most MAX_LOSS_NS */
+    int64_t saved_ns;              /* credit of time that threads save or lose; it starts at MAX_LOSS_NS, its maximum */
     int64_t backoff_start;         /* when saved_ns last became negative */
     atomic_int in_use;             /* threads of the current call; 0: there is no call, or a call is about to begin */
     atomic_llong last;             /* end of the last call that was long enough for threads, by now_ns */

@@ -32,7 +32,7 @@ typedef struct {
 /* The addresses and kinds of a list of products. */
 typedef struct {
     const gemm_place *places;
-    const char *reaches; /* the first kind's `reach`; the next kind's is `next_reach` bytes later */
+    const char *reaches; /* the `reach` of kind 0; that of each next kind is `next_reach` bytes later */
     size_t next_reach;
     /* The first product's kind, an int; the next product's is `next_kind` bytes later. NULL: all products are of
      * kind 0. */

@@ -17,14 +17,15 @@ Between two runs, one median in seven was slower by more than 5 %, with disjoint
 Some medians were slower by 50 %.
 
 NumPy and the other libraries, which are timed in the same rounds, have not changed. Their changes show how much of the
-variation comes from the machine. Therefore one of our times counts as changed only if it moved by more than every time
-of another library (`noise`), and does so again in each of the AGAIN further measurements of the product. On a quiet
+variation comes from the machine. Therefore one of our times counts as changed only if it moved by more than any other
+library's time did (`noise`), and does so again in each of the AGAIN further measurements of the product. On a quiet
 machine the other libraries' times move little, and then the tolerance of 5 % applies.
 
-Five runs of the experiment were compared with each other, with the remaining runs as second and third measurements:
+Five runs of the experiment were arranged in different orders: one as the earlier comparison, one as the new comparison,
+and the others as second and third measurements. All five are runs of the same code, so every report is false:
 
-    rule                                             orders of the five runs in which nothing was reported falsely
-    as above                                             99 %
+    rule                                             share of the orders without a report
+    the rule above                                       99 %
     only disjoint samples and 5 %, measured twice         7 %
 
 One process measures all of its times on the same cores and memory pages, so repeated measurements do not reveal the
@@ -46,11 +47,13 @@ Row = dict[str, Any]
 """A result of a comparison. gemm.compare defines its columns."""
 Verdict = Literal["ahead", "even", "behind"]
 TOLERANCE = 0.05
-"""Fraction by which a median may always differ, because memory pages and clock rates differ between processes."""
+"""The smallest tolerance. A median that differs from that of the earlier comparison by at most this fraction is never
+reported, because memory pages and clock rates differ between processes."""
 MOST = 1.0
 """The largest result of `noise`. Spinning threads may slow down another library by more than this fraction."""
 SLACK = 5e-6
-"""Seconds by which a time may always differ: the core's clock rate alone can turn one or two microseconds into five."""
+"""A difference of at most this many seconds is never reported: the core's clock rate alone can turn one or two
+microseconds into five."""
 AGAIN = 2
 """How often a slower product is measured again. It must be slower each time."""
 _KEY = ("family", "name", "m", "n", "k", "batch", "contestant", "mode", "products")

@@ -78,7 +78,7 @@ class Drivers:
 
     Args:
         name: name of the backend.
-        what: what messages call the drivers.
+        what: the name of the drivers in messages.
         find: finds the devices or raises BackendUnavailable.
     """
 

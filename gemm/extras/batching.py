@@ -260,7 +260,7 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
         results = batch.at_once(key, (alpha, beta), count, columns)
         if results is None:
             results = [None] * count if out is None else list(columns[-1])
-            # Copy the lists, because other code may change them.
+            # Copy the caller's lists, because other code may change them before the products are computed.
             columns = [tuple(x) if type(x) is list else x for x in columns[:3]]
             columns.append(None if out is None else results)
             batch.take(Products(key, (alpha, beta), columns, results), options)

@@ -44,10 +44,10 @@ class Given(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of `gemm.gemm`, and the classes of trans_a and trans_b.
+    """The options of `gemm.gemm`, and the Python classes of trans_a and trans_b.
 
-    The classes distinguish 1 from True: the two are equal, but 1 is not a valid option. The order of the fields is the
-    order of the keys that front.c builds.
+    An Options is a key of `plan_cache.memos`. The classes keep 1 and True apart in the key: the two are equal, but 1 is
+    not a valid option. front.c builds the same key as a tuple with the items in the order of these fields.
     """
 
     trans_a: bool | str = False

@@ -137,8 +137,8 @@ def wrap_output(array: Any) -> Operand:
     if isinstance(operand, DeviceView):
         readonly = operand.readonly
     else:
-        # Two empty views share no memory, so the memory cannot show that the operand is a view. For an empty operand,
-        # an object with a shape counts as an array of some library.
+        # Shared memory shows that the operand is a view of the caller's array, not a copy. Empty views share no memory.
+        # For an empty operand, any object with a shape is therefore accepted as an array.
         shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
         if operand is not array and not shared:
             raise TypeError(f"out must be an array to write to, not {type(array).__name__}")

@@ -45,9 +45,9 @@ def use(**options: Any) -> Using:
     was imported earlier cannot be pickled. np.matmul keeps the attributes of the ufunc (np.matmul.reduce, .signature,
     ...), and the ufunc itself is `np.matmul.__wrapped__`.
 
-    An `__array_ufunc__` or `__array_function__` that looks up np.matmul gets NumPy's own function, because such a
-    method compares np.matmul with the function that it was called for. dask therefore computes `@` of dask arrays
-    itself, even inside the context.
+    If an `__array_ufunc__` or `__array_function__` method looks up np.matmul, it gets NumPy's own function. Such
+    methods compare np.matmul with the function for which NumPy called them, and gemm's function would differ. dask
+    therefore computes `@` of dask arrays itself, even inside the context.
 
     Args:
         options: precision, reproducible, backend, kernel and dtype of `gemm`.

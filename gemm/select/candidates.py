@@ -168,7 +168,7 @@ def lineup(
     """
     rows = [row for row in admitted(backend, kernel) if (row.backend in HOST_BACKENDS) == host]
     if backend == "cpu" and kernel is None and host and all(unfit(row, example) for row in rows):
-        rows.append(BY_NAME["gemm_numpy_reference"])  # the NumPy reference multiplies all other dtypes on the CPU
+        rows.append(BY_NAME["gemm_numpy_reference"])  # for dtypes that no other row of the CPU supports
     found: list[RowOnDevice] = []
     for row in rows:
         cause = facts.unavailable.get(row.backend) if facts and not trusting else None

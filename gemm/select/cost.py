@@ -219,7 +219,7 @@ def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> lis
 
     `problem.places` must not be ().
     """
-    fits = _in_place(kernel, problem)  # of a and b; c and out always fit
+    fits = _in_place(kernel, problem)  # whether a and b can be used in place; c and out always can
     return [
         place == device.key
         or bool(place.isdigit() and rates.wrapped and int(place) >= rates.wrapped and (fits or at > 1))
@@ -292,15 +292,18 @@ def _gathered(kernel: Kernel, problem: Problem) -> int:
 
 
 def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]:
-    """Return effective FLOPs and the number of launches. Effective FLOPs ÷ full rate is the product's time.
+    """Return (effective FLOPs, number of launches).
 
-    - GPU: the kernel computes whole tiles, in whole steps along k. The full rate is that of all compute units together;
-      a product with too few work-groups takes as long as one that keeps every unit busy. An element that is loaded by
-      itself counts as GATHERED multiply-adds.
-    - OpenCL device that is a CPU: the device runs the work-items in one row of a work-group as vectors. It does not run
-      work-items outside the result, so only tiles are padded, not work-groups. The work-items of an incomplete row run
-      one by one.
-    - Our own CPU kernels: they have smaller tiles for the edges, and divide products among threads themselves.
+    Effective FLOPs include wasted work, such that effective FLOPs ÷ full rate is the product's time.
+
+    - GPU: padding counts, because the kernel computes whole tiles, in whole steps along k. Idle units count, because
+      the full rate is that of all compute units: a product with too few work-groups takes as long as one that keeps
+      every unit busy. An element that is loaded by itself counts as GATHERED multiply-adds.
+    - OpenCL device that is a CPU: the device runs the work-items in one row of a work-group as vectors, and runs no
+      work-items outside the result. So m and n are padded to whole tiles, not to whole work-groups. The work-items of
+      an incomplete row run one by one, which counts extra.
+    - Our own CPU kernels: neither padding nor idle units count, because these kernels have smaller tiles for the edges,
+      and divide products among threads themselves.
     """
     p, m, n = kernel.params, problem.m, problem.n
     rows, columns = p.get("TM") or p.get("BM") or 1, p.get("TN") or p.get("BN") or 1

@@ -133,8 +133,9 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
-    If `kernel` cannot compute such products, the plan uses `plain(kernel)`. This is not an error of the caller: for
-    example, k may be 0, or a matrix may have more rows than a tensor map supports.
+    If `kernel` cannot compute such products, the plan uses `plain(kernel)`. For example, k may be 0, or a matrix may
+    have more rows than a tensor map supports. Raises KernelFailed if that kernel cannot compute them either, or may
+    not be used because of the layout (`kept`, `apart`).
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
         try:

@@ -101,8 +101,8 @@ def launch(
 ) -> None:
     """Enqueue the products of a table with the launch graph `launches(layout)`.
 
-    The call fills the table up to a rounded number of entries: it overwrites the memory in `slot` behind the products'
-    entries. If it raises KernelFailed, nothing was computed.
+    The call pads the table to `rounded(count)` entries with zeros, which mean "no product". It therefore overwrites
+    the memory in `slot` that follows the products' entries. If it raises KernelFailed, nothing was computed.
     """
     count, layout, bits, in_place, _ = table
     size = rounded(count)

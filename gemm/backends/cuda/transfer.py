@@ -236,9 +236,10 @@ class Transfers:
         self._channel.sent.give(slot)
 
     def fetch(self, array: np.ndarray, of: Block, cut: Cut, address: int, stream: int) -> None:
-        """Queue the copy of the part `cut` of the block at `address` to `array`, after the work now on `stream`.
+        """Queue a copy from the device, after the work that is on `stream` now.
 
-        `advance` runs the queued copies.
+        It copies the part `cut` of the block at the device address `address` to the same part of `array`. `of` is the
+        block's layout. `advance` runs the queued copies.
         """
         event = self._channel.mark(stream)
         host = of.on_host(array)

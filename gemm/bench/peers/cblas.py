@@ -93,7 +93,9 @@ class Cblas(Peer):
         setters = ((getattr(self._library, setter, None), kind) for setter, kind in _THREAD_SETTERS)
         self._setter = next(((function, kind) for function, kind in setters if function is not None), None)
         if self._setter is None:
-            self.most_threads = 1  # the user must set this in the environment; "cores" in the results shows a mistake
+            # The user must limit the library to one thread in the environment. The column "cores" of
+            # benchmarks/cpu_vs_peers.py shows if the user forgot.
+            self.most_threads = 1
         self.about = f"{self._version()} ({Path(path).name})".strip()
 
     def _function(self, name: str) -> int | None:

@@ -10,7 +10,8 @@
  *      TM |   a    |     |  TM x TN   |           Adjacent work-items along m read adjacent vectors.
  *         |        |     |  outputs   |
  *         +--------+     +------------+           Images: texel (x, z * rows + y) has elements 4x .. 4x + 3 of row y
- *                                                 of matrix z in memory (of its transpose, if A_TURNED).
+ *                                                 of matrix z as memory stores it: a row of a^T if
+ *                                                 A_TURNED, else a row of the operand.
  *
  * Registers determine the speed. More outputs per work-item need fewer loads per multiply-add. Fewer registers allow
  * more waves, which hide the latency of each other's loads: with 24 vector registers per work-item, four waves of 128
