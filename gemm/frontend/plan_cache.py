@@ -236,10 +236,12 @@ class PlanCache(_Memo):  # type: ignore[misc]
     def repeat(self, given: Operands) -> Any:
         """Repeat a cached product, in host memory or on a device. Returns None if this product is not in the cache."""
         result = self.run(*given)
-        if result is None:
-            settle()
-            result = self.devices.run(given)
-        return result
+        return self.repeat_on_device(given) if result is None else result
+
+    def repeat_on_device(self, given: Operands) -> Any:
+        """Repeat a cached product on a device. Returns None if this product is not in the cache."""
+        settle()
+        return self.devices.run(given)
 
     def learn_product(self, began: object, launch: Any, call: Call, given: Operands, *, merged: bool = False) -> None:
         """Add the product that `launch` has just computed to the cache, if the product may be repeated.
