@@ -1,7 +1,8 @@
 /* Products of CUDA arrays that a Memo repeats: reads the arrays' metadata, and launches a Sequence for the arrays.
  *
- * The arrays belong to a class whose library has DLPack's C exchange API (PyTorch since 2.10). The API's functions
- * return address, shape, strides, type and stream in some nanoseconds. Python code needs many calls for the same data.
+ * The arrays belong to classes that `reads` has registered. If a class's library has DLPack's C exchange API (PyTorch
+ * since 2.10), the API's functions return address, shape, strides, type and stream in some nanoseconds. Arrays of the
+ * other classes (CuPy's and gemm's own) are read through their attributes.
  */
 #include "cuda.h"
 #include "order.h"
@@ -10,41 +11,106 @@ enum { ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1, EACH = SCALE_BYTES / SCALES 
 /* Arrays on devices with the number MOST_DEVICES or a higher one are not read. A signature contains the sum of the
  * class's address and the device number. This sum is unique, because a class object is larger than MOST_DEVICES
  * bytes. */
-enum { MOST_DEVICES = 16 };
+enum { MOST_DEVICES = 16, MOST_KINDS = 8 };
+enum { SHAPE, STRIDES, DTYPE, OWNER, ADDRESS, DEVICE, NAMES };
 
 PyObject *gemm_sequences;
 
-/* `kind`: the class of arrays that can be read; NULL until `reads` registers one. `api`: its library's functions. */
-static struct {
-    PyObject *kind, *is_neg;
+/* A class of arrays, and how its arrays are read: through the exchange API, or through attributes. */
+typedef struct {
+    PyObject *kind; /* never released, so that no other class gets the address of this class */
     const exchange *api;
-} library;
+    PyObject *is_neg;       /* with `api`: the name of a method */
+    PyObject *names[NAMES]; /* without `api`: the names of the attributes, see `reads`; OWNER may be NULL */
+    PyObject *stream; /* without `api`: stream(device) returns the stream for the arrays, or None: the legacy stream */
+} reader;
+
+static reader readers[MOST_KINDS];
+static int kinds;
+
+/* What `gemm_device_read` needs of an array. Strides are in bytes. */
+typedef struct {
+    char *data;
+    Py_ssize_t type, size, device, axes, shape[MOST_AXES], strides[MOST_AXES];
+} metadata;
+
+/* Reads an array through the exchange API. Returns 0 without an error for an array that cannot be multiplied here. */
+static int read_exchanged(const reader *from, PyObject *array, metadata *to) {
+    dl_tensor x;
+    if (from->api->read(array, &x)) return 0;
+    if (x.device_type != ON_CUDA || x.lanes != 1 || x.code == COMPLEX || x.axes < 1 || x.axes > MOST_AXES || !x.strides)
+        return 0;
+    PyObject *negated = PyObject_CallMethodObjArgs(array, from->is_neg, NULL);
+    Py_XDECREF(negated);
+    if (negated != Py_False) return 0;
+    to->data = (char *)x.data + x.offset;
+    to->type = (Py_ssize_t)x.code << 8 | x.bits, to->size = x.bits / 8, to->device = x.device, to->axes = x.axes;
+    for (int axis = 0; axis < x.axes; axis++)
+        to->shape[axis] = (Py_ssize_t)x.shape[axis], to->strides[axis] = (Py_ssize_t)x.strides[axis] * to->size;
+    return 1;
+}
+
+/* Reads a tuple of at most MOST_AXES integers. Returns their number, or -1. */
+static Py_ssize_t read_integers(PyObject *object, Py_ssize_t *to) {
+    const Py_ssize_t count = object && PyTuple_Check(object) ? PyTuple_Size(object) : -1;
+    if (count > MOST_AXES) return -1;
+    for (Py_ssize_t i = 0; i < count; i++) to[i] = PyLong_AsSsize_t(PyTuple_GetItem(object, i));
+    return count;
+}
+
+/* Stores the number of an element type, and its size, if the type can be multiplied: a type of NumPy or of ml_dtypes.
+ * NumPy never gives two types the same number. */
+static void read_dtype(PyObject *object, metadata *to) {
+    if (!object || !PyArray_DescrCheck(object)) return;
+    const PyArray_Descr *dtype = (PyArray_Descr *)object;
+    const int number = dtype->type_num;
+    const int known = (number >= NPY_BYTE && number <= NPY_CLONGDOUBLE) || number == NPY_HALF || number >= NPY_USERDEF;
+    if (known && PyArray_ISNBO(dtype->byteorder)) to->type = number, to->size = (Py_ssize_t)PyDataType_ELSIZE(dtype);
+}
+
+/* Reads an array through its attributes. Returns 0 for an array that cannot be multiplied here; an error may be set. */
+static int read_attributes(const reader *from, PyObject *array, metadata *to) {
+    PyObject *got[NAMES] = {NULL}, *owner = array;
+    int read = 1;
+    for (int i = 0; i < NAMES && read; i++) {
+        if (i == OWNER && !from->names[OWNER]) continue; /* the array itself is the owner */
+        got[i] = PyObject_GetAttr(i > OWNER ? owner : array, from->names[i]);
+        read = got[i] != NULL;
+        if (i == OWNER) owner = got[i];
+    }
+    if (read) {
+        to->size = 0;
+        read_dtype(got[DTYPE], to);
+        to->axes = read_integers(got[SHAPE], to->shape);
+        read = to->size && to->axes > 0 && read_integers(got[STRIDES], to->strides) == to->axes;
+        to->data = PyLong_AsVoidPtr(got[ADDRESS]);
+        if (read) to->device = PyLong_AsSsize_t(got[DEVICE]);
+    }
+    for (int i = 0; i < NAMES; i++) Py_XDECREF(got[i]);
+    return read && !PyErr_Occurred();
+}
 
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where) {
-    dl_tensor x;
-    if (Py_TYPE(array) != (PyTypeObject *)library.kind) return 0;
-    if (library.api->read(array, &x)) {
+    metadata x;
+    const reader *from = readers;
+    while (from < readers + kinds && (PyTypeObject *)from->kind != Py_TYPE(array)) from++;
+    if (from == readers + kinds) return 0;
+    if (!(from->api ? read_exchanged : read_attributes)(from, array, &x)) {
         PyErr_Clear();
         return 0;
     }
-    const Py_ssize_t place = (Py_ssize_t)library.kind + x.device, size = x.bits / 8;
-    if (x.device_type != ON_CUDA || x.device < 0 || x.device >= MOST_DEVICES || x.lanes != 1 || x.code == COMPLEX ||
-        x.axes < 1 || x.axes > MOST_AXES || !x.strides || !(at == A || place == key->place))
-        return 0;
-    PyObject *negated = PyObject_CallMethodObjArgs(array, library.is_neg, NULL);
-    if (!negated) PyErr_Clear();
-    Py_XDECREF(negated);
-    if (negated != Py_False) return 0;
+    const Py_ssize_t place = (Py_ssize_t)from->kind + x.device;
+    if (x.device < 0 || x.device >= MOST_DEVICES || !(at == A || place == key->place)) return 0;
     key->place = place;
-    key->type[at] = (Py_ssize_t)x.code << 8 | x.bits;
+    key->type[at] = x.type;
     key->axes[at] = x.axes;
-    where->data = (char *)x.data + x.offset;
-    where->low = (uintptr_t)where->data, where->high = where->low + (uintptr_t)size;
-    for (int axis = 0; axis < x.axes; axis++) {
-        const Py_ssize_t length = (Py_ssize_t)x.shape[axis], stride = (Py_ssize_t)x.strides[axis];
-        if (length <= 0) return 0;
+    where->data = x.data;
+    where->low = (uintptr_t)where->data, where->high = where->low + (uintptr_t)x.size;
+    for (Py_ssize_t axis = 0; axis < x.axes; axis++) {
+        const Py_ssize_t length = x.shape[axis], stride = x.strides[axis];
+        if (length <= 0 || stride % x.size) return 0;
         key->shape[at][axis] = length, key->strides[at][axis] = stride;
-        *(stride < 0 ? &where->low : &where->high) += (uintptr_t)(stride * size * (length - 1));
+        *(stride < 0 ? &where->low : &where->high) += (uintptr_t)(stride * (length - 1));
     }
     return 1;
 }
@@ -83,6 +149,25 @@ static void pack(const char *form, const gemm_scalar *x, char *to) {
     }
 }
 
+/* Stores the stream on which a product of arrays at `place` (see signature) must be enqueued. Returns 0 on failure. */
+static int stream_of(Py_ssize_t place, void **stream) {
+    const reader *from = readers;
+    while (place < (Py_ssize_t)from->kind || place >= (Py_ssize_t)from->kind + MOST_DEVICES) from++;
+    const Py_ssize_t device = place - (Py_ssize_t)from->kind;
+    int found = 1;
+    *stream = NULL;
+    if (from->api) {
+        found = !from->api->stream(ON_CUDA, (int32_t)device, stream);
+    } else if (from->stream != Py_None) {
+        PyObject *handle = PyObject_CallFunction(from->stream, "n", device);
+        if (handle) *stream = PyLong_AsVoidPtr(handle);
+        Py_XDECREF(handle);
+        found = !PyErr_Occurred();
+    }
+    if (!*stream) *stream = (void *)(uintptr_t)LEGACY_STREAM;
+    return found;
+}
+
 /* Launches a product for operands at the addresses `at`. Returns 0 if an address is not aligned as the kernels require,
  * or if a launch failed. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
@@ -95,9 +180,7 @@ static int launch(const slot *known, const extent *at, const gemm_scalar *scale)
     for (int i = 0; i < OPERANDS; i++)
         if (places[i] & known->device.low_bits[i]) return 0;
     for (int i = 0; i < SCALES; i++) pack(known->device.form, &scale[i], packed + i * EACH);
-    const Py_ssize_t device = known->key.place - (Py_ssize_t)library.kind;
-    if (library.api->stream(ON_CUDA, (int32_t)device, &stream)) return 0;
-    if (!stream) stream = (void *)(uintptr_t)LEGACY_STREAM;
+    if (!stream_of(known->key.place, &stream)) return 0;
     PyThreadState *state = PyEval_SaveThread();
     const int status = gemm_sequence_launch(known->keep, places, stream, packed, &which);
     PyEval_RestoreThread(state);
@@ -123,24 +206,43 @@ PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *
 }
 
 PyDoc_STRVAR(reads_doc,
-             "reads(kind, exchange, /)\n--\n\n"
-             "From now on read the CUDA arrays of the class `kind` by its __dlpack_c_exchange_api__, which is "
-             "`exchange`.");
+             "reads(kind, source, stream=None, /)\n--\n\n"
+             "From now on read the CUDA arrays of the class `kind`.\n"
+             "\n"
+             "source: the class's __dlpack_c_exchange_api__, or the names of six attributes: shape, strides in bytes, "
+             "dtype, owner, address, device. The address and the number of the device are attributes of the owner, "
+             "which is the array itself if that name is None.\n"
+             "stream: stream(device) returns the stream for the arrays. None: the legacy stream. Not used with an "
+             "exchange API, which tells the stream itself.");
+
+/* Fills in how the arrays of a class are read. Returns 0 with an error set on failure. */
+static int read_source(PyObject *source, reader *to) {
+    if (PyTuple_Check(source) && PyTuple_Size(source) == NAMES) {
+        for (int i = 0; i < NAMES; i++) to->names[i] = PyTuple_GetItem(source, i);
+        if (to->names[OWNER] == Py_None) to->names[OWNER] = NULL;
+        Py_INCREF(source); /* never released: it holds the names */
+        return 1;
+    }
+    to->api = (const exchange *)PyCapsule_GetPointer(source, "dlpack_exchange_api");
+    while (to->api && to->api->major != 1) to->api = (const exchange *)to->api->older;
+    if (to->api && to->api->read && to->api->stream) return (to->is_neg = PyUnicode_InternFromString("is_neg")) != NULL;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the exchange is of another version");
+    return 0;
+}
 
 static PyObject *reads(PyObject *module, PyObject *arguments) {
-    PyObject *kind, *capsule;
+    PyObject *source;
+    reader fresh = {.stream = Py_None};
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O!O:reads", &PyType_Type, &kind, &capsule)) return NULL;
-    const exchange *api = (const exchange *)PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    while (api && api->major != 1) api = (const exchange *)api->older;
-    if (!api || !api->read || !api->stream) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the exchange is of another version");
-        return NULL;
-    }
-    if (!library.is_neg) library.is_neg = PyUnicode_InternFromString("is_neg");
-    if (!library.is_neg) return NULL;
-    Py_INCREF(kind); /* never released, so that no other class gets the address of this class */
-    library.kind = kind, library.api = api;
+    if (!PyArg_ParseTuple(arguments, "O!O|O:reads", &PyType_Type, &fresh.kind, &source, &fresh.stream)) return NULL;
+    if (!read_source(source, &fresh)) return NULL;
+    int at = 0;
+    while (at < kinds && readers[at].kind != fresh.kind) at++;
+    if (at == MOST_KINDS) return PyErr_Format(PyExc_ValueError, "at most %d classes can be read", MOST_KINDS);
+    Py_INCREF(fresh.kind);
+    Py_INCREF(fresh.stream);
+    readers[at] = fresh;
+    if (at == kinds) kinds++;
     Py_RETURN_NONE;
 }
 

@@ -28,8 +28,7 @@ enum { MOST_AXES = 4 }; /* operands with more axes are never cached */
 /* In multiply-adds. For less work, releasing the GIL costs more time than it saves. */
 static const double WORTH_RELEASING = 5e5;
 
-/* The key of a product: for each array its type, number of axes, shape and strides. Strides are in bytes for NumPy
- * arrays, and in elements for device arrays. Unused words are 0. */
+/* The key of a product: for each array its type, number of axes, shape and strides in bytes. Unused words are 0. */
 typedef struct {
     Py_ssize_t place;     /* 0: NumPy arrays on the host; else it identifies the device and the class of the arrays */
     Py_ssize_t role_of_c; /* c is: 0 absent, 1 an array of its own, 2 `out` itself */

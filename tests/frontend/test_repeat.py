@@ -168,7 +168,9 @@ def test_a_plan_is_short_from_its_second_call(long_way):
 def test_reference_counts_stay(dtype):
     x, y, z, out = (floats(4, 4, dtype=dtype) for _ in range(4))
     activation = "relu"
-    counted = x, y, z, out, None, x.dtype, np.dtype("f4"), activation
+    counted = [x, y, z, out, x.dtype, np.dtype("f4"), activation]
+    if sys.version_info < (3, 12):
+        counted.append(None)  # later versions do not count it
 
     def products():
         gemm.gemm(x, y)

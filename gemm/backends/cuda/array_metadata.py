@@ -35,7 +35,9 @@ class Library:
     """
 
     kind: type = DeviceArray
-    native = False
+
+    def __init__(self) -> None:
+        self.native = _read_in_c(self.kind, ("shape", "_strides", "dtype", None, "_address", "_ordinal"))
 
     def view(self, array: Any, name: str, devices: Devices) -> DeviceView | None:
         """Return `array` as a DeviceView, or None if it is not in CUDA memory."""
@@ -67,7 +69,8 @@ class _Torch(Library):
 
     def __init__(self) -> None:
         self._torch = torch = sys.modules["torch"]
-        self.kind, self.native = torch.Tensor, _exchanged(torch.Tensor)
+        self.kind, exchange = torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        self.native = exchange is not None and _read_in_c(torch.Tensor, exchange)
         self.address = torch.Tensor.data_ptr  # type: ignore[method-assign]
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times as fast as the public API
         self._dtypes: dict[Any, np.dtype[Any]] = {}
@@ -110,8 +113,13 @@ class _CuPy(Library):
     """CuPy's arrays."""
 
     def __init__(self) -> None:
-        self._cupy = sys.modules["cupy"]
-        self.kind = self._cupy.ndarray
+        self._cupy = cupy = sys.modules["cupy"]
+        self.kind = cupy.ndarray
+
+        def stream(device: int) -> int:
+            return int(cupy.cuda.get_current_stream(device).ptr)
+
+        self.native = _read_in_c(self.kind, ("shape", "strides", "dtype", "data", "ptr", "device_id"), stream)
 
     def view(self, array: Any, name: str, devices: Devices) -> DeviceView | None:
         if self._cupy.cuda.runtime.is_hip:
@@ -171,16 +179,18 @@ def module() -> Any:
         return None
 
 
-def _exchanged(kind: type) -> bool:
-    """Make gemm._memo read arrays of this class through the C functions of their library (DLPack's exchange API).
+def _read_in_c(kind: type, source: Any, stream: Callable[[int], int] | None = None) -> bool:
+    """Make gemm._memo read the arrays of this class; see gemm._memo.reads. Returns whether that is possible.
 
-    Returns whether this is possible.
+    Args:
+        source: the C functions of the class's library (DLPack's exchange API), or the names of attributes.
+        stream: returns the current stream of the GPU with this number. None: the legacy stream is used, or the stream
+            that the exchange API returns.
     """
-    exchange = getattr(kind, "__dlpack_c_exchange_api__", None)
-    if exchange is None or module() is None:
+    if module() is None:
         return False
     try:
-        module().reads(kind, exchange)
+        module().reads(kind, source, stream)
     except ValueError:  # gemm does not know this version of the exchange API
         return False
     return True

@@ -194,8 +194,8 @@ class DeviceArray:
         if self.nbytes:
             with device.handle as gpu:
                 self._address = int(gpu.allocate(self.nbytes, LEGACY_STREAM))
-        strides = packed(self.shape, self.dtype.itemsize)
-        self._view = self._address, 0, self.shape, strides, self.dtype, device, LEGACY_STREAM
+        self._ordinal, self._strides = device.handle.ordinal, packed(self.shape, self.dtype.itemsize)
+        self._view = self._address, 0, self.shape, self._strides, self.dtype, device, LEGACY_STREAM
 
     def __del__(self) -> None:
         address = getattr(self, "_address", 0)
@@ -222,7 +222,7 @@ class DeviceArray:
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return CUDA, self.device.handle.ordinal
+        return CUDA, self._ordinal
 
     def __dlpack__(
         self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -233,7 +233,7 @@ class DeviceArray:
         self._lent = True
         with delivering(self.device.key), self.device.handle:
             make_ready(stream, lambda theirs: follow(theirs, LEGACY_STREAM))
-        place = self._address, self.device.handle.ordinal
+        place = self._address, self._ordinal
         return export_dlpack(self, *place, self.shape, self.dtype.name, version=max_version)
 
     def view(self) -> DeviceView:

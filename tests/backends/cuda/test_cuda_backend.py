@@ -434,23 +434,26 @@ values = lambda x: x.copy_to_host()
 COUNTED = """
 counted = {"kernel": "sgemm_cuda_tile"}
 repeated.a_thousand_shapes(array, values, biased=True, **counted)
-assert len(in_python) in (0, 1000)
+assert len(in_python) == long_ways
 repeated.scalars(array, values, **counted)
 repeated.no_terms(array, values, **counted)
 repeated.plans_and_prepared(array, values, lambda x: gemm.prepare(array(x)), **counted)
 """
 
 
-def test_repeated_products_are_counted(process):
-    process(f"{REPEATED}in_python = []{COUNTED}")
+WATCHED = """
+from gemm.frontend import plan_cache as repeat
+from gemm.backends.cuda import array_metadata
+from gemm.backends.cuda.arrays import DeviceArray
+in_python = []
+real = repeat.DevicePlans.run
+repeat.DevicePlans.run = lambda self, given: in_python.append(1) or real(self, given)
+"""
 
 
-EXCHANGED = f"""{REPEATED}
+EXCHANGED = """
 import ctypes
 import test_cuda_sequence as like_torch
-from gemm.frontend import plan_cache as repeat
-from gemm.backends.cuda import array_metadata as cuda_readers
-from gemm.backends.cuda.arrays import DeviceArray
 
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(like_torch.DLTensor))
 def read(x, out):
@@ -469,19 +472,95 @@ def stream(kind, device, out):
 functions = (ctypes.cast(each, ctypes.c_void_p).value for each in (read, stream))
 api = like_torch.Exchange(1, 0, None, None, None, None, *functions)
 DeviceArray.is_neg = lambda x: False
-DeviceArray.__dlpack_c_exchange_api__ = like_torch.capsule(api)
-own = cuda_readers.repeatable(DeviceArray)
-own.native = cuda_readers._exchanged(DeviceArray)
-assert own.native
-in_python = []
-real = repeat.DevicePlans.run
-repeat.DevicePlans.run = lambda self, given: in_python.append(1) or real(self, given)
+assert array_metadata._read_in_c(DeviceArray, like_torch.capsule(api))
 """
 
 
-def test_arrays_that_c_reads_are_repeated_without_python(process):
-    """As PyTorch's are, by DLPack's exchange of C functions; here by one for our own arrays."""
-    process(f"{EXCHANGED}{COUNTED}\nassert len(in_python) >= 1000")
+CUPY = """
+import contextlib, types
+
+class ndarray:  # as CuPy's
+    def __init__(self, own):
+        self.own, self.shape, self.strides, self.dtype = own, own.shape, own._strides, own.dtype
+        self.device, self.data = types.SimpleNamespace(id=0), types.SimpleNamespace(ptr=own._address, device_id=0)
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+streams = []
+cupy = sys.modules["cupy"] = types.ModuleType("cupy")
+cupy.ndarray, cupy.cuda = ndarray, types.SimpleNamespace(
+    runtime=types.SimpleNamespace(is_hip=False), Device=lambda number: contextlib.nullcontext(),
+    get_current_stream=lambda number: streams.append(number) or types.SimpleNamespace(ptr=0),
+)
+cupy.empty = lambda shape, dtype: ndarray(DeviceArray(shape, dtype, there.devices()[0]))
+array = lambda x: ndarray(there.to_device(np.ascontiguousarray(x), there.devices()[0]).owner)
+values = lambda x: getattr(x, "own", x).copy_to_host()
+"""
+
+
+READERS = {
+    "attributes": "",
+    "attributes, CuPy": CUPY,
+    "exchange": EXCHANGED,
+    "Python": "array_metadata.repeatable(DeviceArray).native = False",
+}
+"""How the arrays of repeated products are read: by C code, except with "Python"."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_repeated_products_are_counted(process, reader):
+    long_ways = 3000 if reader == "Python" else 1000
+    process(f"{REPEATED}{WATCHED}{READERS[reader]}\nlong_ways = {long_ways}{COUNTED}")
+
+
+def test_repeated_products_of_our_own_arrays_call_no_python(process):
+    process(f"""{REPEATED}
+x, y, out = (array(np.ones((8, 8), np.float32)) for _ in range(3))
+plan = gemm.plan(x, y, out=out, kernel="sgemm_cuda_tile")
+for call, most in ((lambda x, y, out: gemm.gemm(x, y, out=out, kernel="sgemm_cuda_tile"), 1), (plan, 1)):
+    call(x, y, out=out)
+    call(x, y, out=out)
+    seen = []
+    sys.setprofile(lambda frame, event, given: seen.append(frame.f_code.co_name) if event == "call" else None)
+    call(x, y, out=out)
+    sys.setprofile(None)
+    assert len(seen) <= most, seen
+""")
+
+
+ODD = """
+def odd(name, value):
+    x = array(np.ones((3, 3), np.float32))
+    setattr(x, name, value)
+    return x
+
+good = [array(np.ones((3, 3), np.float32)) for _ in range(3)]
+named = {"kernel": "sgemm_cuda_tile"}
+assert (values(gemm.gemm(*good[:2], **named)) == 3).all()
+for name, value in (
+    ("dtype", "float32"), ("dtype", np.dtype("V4")), ("dtype", np.dtype(">f4")), ("shape", [3, 3]), ("shape", (3, 3.0)),
+    ("shape", (1, 1, 1, 3, 3)), ("strides", (12,)), ("strides", (13, 4)), ("strides", (1 << 70, 4)),
+    ("data", None), ("data", types.SimpleNamespace(ptr="0", device_id=0)),
+):
+    found = []
+    for x in (good[0], odd(name, value)):
+        try:
+            found.append(values(gemm.gemm(x, good[1], **named)).tobytes())
+        except Exception as error:
+            found.append(error)
+    repeat.forget()
+    try:
+        right = values(gemm.gemm(odd(name, value), good[1], **named)).tobytes()
+    except Exception as error:
+        right = error
+    assert type(found[1]) is type(right) and str(found[1]) == str(right), (name, value, found, right)
+    assert (values(gemm.gemm(*good[:2], **named)) == 3).all()
+"""
+
+
+def test_arrays_with_odd_attributes_are_left_to_the_full_path(process):
+    process(f"{REPEATED}{WATCHED}{CUPY}{ODD}")
 
 
 def test_repeated_products_are_aligned_alike(backend, device):
