@@ -84,11 +84,11 @@ typedef void gemm_pack_function(void *to, const void *x, int64_t rs, int64_t ps,
                                 int64_t width);
 
 /* The descriptor that each kernel's file defines. Its name is the name of the kernel's row in the catalog
- * (gemm/catalog). All sizes are bytes per element. */
+ * (gemm/catalog). Sizes are in bytes per element. */
 typedef struct gemm_kernel {
     const char *name;
-    int32_t a_size, b_size, c_size, sum_size; /* of a, b, c (and out) in matrices, and of the sum type */
-    int32_t a_packed, b_packed;               /* of a and b in panels */
+    int32_t a_size, b_size, c_size, sum_size; /* sizes of a, b, c (and out) in matrices, and of the sum type */
+    int32_t a_packed, b_packed;               /* sizes of a and b in panels */
     int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group, which is 1 for float, double */
     int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;
@@ -134,8 +134,8 @@ typedef struct gemm_plan {
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
     const gemm_block *direct; /* filled in by gemm_is_direct; or NULL: small products are then slower */
-    /* out holds raw sums of earlier steps along k, and this product continues them. It requires alpha = 1, c = NULL,
-     * out.column = 1 and an out of the sum type. */
+    /* If nonzero, out holds raw sums of earlier steps along k, and this product continues them. This requires alpha =
+     * 1, c = NULL, out.column = 1 and an out of the sum type. */
     int32_t accumulate;
 } gemm_plan;
 
@@ -199,7 +199,7 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
 int gemm_get_num_threads(void);
 void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
-/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one thread. This
+/* Makes products of the calling thread use `count` threads fewer than gemm_get_num_threads(), but at least one. This
  * leaves `count` CPUs free for other work. The default is 0. */
 void gemm_leave_threads(int count);
 

@@ -31,8 +31,9 @@
  *
  * Optional parameters:
  *
- *   OFFSET, SUBTRACT(acc, extra)   OFFSET: the constant that WIDEN_A adds to each element of a, as an X. For each
- *                   column, the tile sums OFFSET * b over k in `extra`. SUBTRACT: acc - extra
+ *   OFFSET          an X that holds, in each element, the constant that WIDEN_A adds to the elements of a. For each
+ *                   column, the tile sums OFFSET * b over k in `extra`, and subtracts the sum at the end.
+ *   SUBTRACT(acc, extra)   acc - extra; required with OFFSET
  *   REORDER_B(p)    puts VL elements of a panel of b, at p, into the order that ROW expects
  *   FLAGS           flags of gemm.h (default: 0)
  *   PACK            if defined, the kernel's file has its own packing functions pack_a and pack_b

@@ -63,9 +63,9 @@ AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
     if (count & 1) _mm_store_sd(p, rest);
 }
 
-/* Transposes 8 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 7][p] for p < 4. The distance between rows is
- * `step` bytes. Rows i >= count are zero. Rows i and i + 4 are loaded into the two 128-bit lanes of one register, so
- * no later instruction crosses lanes. */
+/* Transposes 8 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 7][p] for p < 4. Rows are `step` bytes apart.
+ * Rows i >= count are zero. Rows i and i + 4 are loaded into the two 128-bit lanes of one register, so no later
+ * instruction crosses lanes. */
 AVX2_INLINE void avx2_transpose(__m256 *transposed, const void *x, int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
 #define ROWS(i) _mm256_insertf128_ps(_mm256_castps128_ps256(ROW(i)), ROW(i + 4), 1)

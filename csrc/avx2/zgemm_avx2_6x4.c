@@ -1,6 +1,5 @@
 /* complex128: 6 rows x (1 ymm of real parts + 1 ymm of imaginary parts): 12 accumulators, 2 for b, 2 for a: all 16
- * registers. SPLIT and INTERLEAVE stay within 128-bit lanes: SPLIT permutes the columns, and INTERLEAVE restores their
- * order. */
+ * registers. */
 #include "avx2.h"
 
 #define CATALOG_ROW zgemm_avx2_6x4

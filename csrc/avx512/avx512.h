@@ -10,8 +10,8 @@
 #define AVX512
 #endif
 
-/* Transposes 16 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 15][p] for p < 4. The distance between rows is
- * `step` bytes. Rows i >= count are zero. */
+/* Transposes 16 rows of 4 elements of 4 bytes, `step` bytes apart: transposed[p] = x[0 ... 15][p] for p < 4. Rows i >=
+ * count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose(__m512 *transposed, const void *x,
                                                                           int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())

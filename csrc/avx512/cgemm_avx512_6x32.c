@@ -1,6 +1,5 @@
 /* complex64: 6 rows x (2 zmm of real parts + 2 zmm of imaginary parts): 24 accumulators, 4 for b, 2 for a: 30 of 32
- * registers. SPLIT and INTERLEAVE stay within 128-bit lanes: SPLIT permutes the columns, and INTERLEAVE restores their
- * order. */
+ * registers. */
 #include "avx512.h"
 
 #define CATALOG_ROW cgemm_avx512_6x32

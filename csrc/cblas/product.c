@@ -30,8 +30,7 @@ static const row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* The row that is used for each type; NULL until it is chosen. All threads choose the same row, so a race is
- * harmless. */
+/* The row for each type; NULL until it is chosen. All threads choose the same row, so a race is harmless. */
 static _Atomic(const row *) chosen[BLAS_TYPES];
 
 /* Returns the fastest row that this CPU can run. If GEMM_CPU_ISA names a target, rows of this target have priority. */
@@ -64,10 +63,10 @@ grant_threads(void) {
     if (wish && atoi(wish) > 0) gemm_grant_threads(atoi(wish));
 }
 
-/* Packs an operand and conjugates it. The function conjugates a small piece at a time and calls the kernel's own
- * packing function for each piece. Therefore it does not depend on the order of elements in a panel, except for one
- * property of all complex kernels: in a panel of `width` rows, step p along k starts at element p * width. Kernels may
- * use another order if there is only one step. Therefore no piece has a single step, unless k is 1. */
+/* Packs an operand and conjugates it, a small piece at a time, with the kernel's own packing function. Therefore it
+ * does not depend on the order of elements in a panel, except for one property of all complex kernels: in a panel of
+ * `width` rows, step p along k starts at element p * width. If there is only one step, kernels may use another order.
+ * Therefore no piece has a single step, unless k is 1. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
         enum { CAPACITY = 512 };                                                                                      \
@@ -105,7 +104,7 @@ static int is_complex(const blas_call *x) {
     return x->type == BLAS_C || x->type == BLAS_Z;
 }
 
-/* Returns whether op(X) is stored row by row. op(X) is the matrix X or its transpose, as `trans` says. */
+/* Returns whether op(X), the matrix X or its transpose, as `trans` says, is stored row by row. */
 static int by_rows(const blas_call *x, int trans) {
     return (x->layout == CblasRowMajor) == (trans == CblasNoTrans);
 }
@@ -197,8 +196,8 @@ static void run(task *t, const void *a, const void *b, void *c) {
     gemm_run(&frugal, left, right, addend, c, &t->alpha, &t->beta);
 }
 
-/* Each thread's most recent call and its plan, which later calls with the same arguments (except alpha, beta and the
- * matrices) use again. For small products, making a plan would take most of the time. */
+/* Each thread's most recent call and its plan. Calls whose arguments differ only in alpha, beta and the matrices'
+ * addresses use the plan again. For small products, making a plan would take most of the time. */
 static _Thread_local struct {
     blas_call call;
     task task;

@@ -23,8 +23,8 @@
 #define NEON_BF16
 #endif
 
-/* Loads an element of a into lane 0, for an FMA by lane. For most other formulations, compilers emit ld1r or dup, which
- * occupy an execution unit that the FMAs need. A plain load does not. */
+/* Loads an element of a into lane 0, for an FMA by lane. A plain load does not occupy an execution unit that the FMAs
+ * need. For most other formulations, compilers emit ld1r or dup, which do. */
 #if defined(__GNUC__) && defined(__aarch64__)
 #define NEON_ELEMENT(name, vector, type, load)                 \
     NEON_INLINE vector name(const void *p) {                   \

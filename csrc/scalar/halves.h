@@ -1,4 +1,5 @@
-/* float16 or, if BFLOAT16 is defined, bfloat16, in plain C. */
+/* float16 or, if BFLOAT16 is defined, bfloat16, in plain C. On x86-64, the tile is compiled with and without FMA
+ * instructions, as in gemm_scalar_4x4.c. */
 #include "gemm.h"
 
 #define TARGET
