@@ -23,7 +23,7 @@
  *   SET1(x), LOAD_REALS(p), STORE_REALS(p, v)    broadcast, load, store
  *   FMADD(x, y, z), FNMADD(x, y, z)              x * y + z, z - x * y
  *   SPLIT(p, re, im), INTERLEAVE(p, re, im)      load and store LANES complex numbers as two vectors. SPLIT may permute
- *                               the columns if INTERLEAVE restores their order: with AVX, both stay within 128-bit lanes.
+ *                               the columns if INTERLEAVE restores them: with AVX, both stay within 128-bit lanes.
  *   ROWS, PAIRS                 the tile of the `panels` implementation: rows, and pairs of vectors (real parts and
  *                               imaginary parts) per row
  *
