@@ -12,14 +12,14 @@
  * For gemm.gemm_many, a Batch stores products of one kind together, as columns: the list of all a, the list of all b,
  * and so on (many.c). It stores products one by one if their kinds differ.
  *
- * The Batch of a thread is an entry in the dictionary of the thread's state, so that the Batch ends with the thread.
+ * A thread's Batch is stored in the dictionary of the thread's state. Therefore it ends with the thread.
  */
 #include "batch.h"
 
 #include <math.h>
 #include <string.h>
 
-/* In multiply-adds. For less work, no device is faster than the CPU, and the callback `goes` is not called. */
+/* Multiply-adds from which on a device may be faster than the CPU. For less work, the callback `goes` is not called. */
 static const double ASKED_FROM = 5e7;
 
 int gemm_batches;
@@ -31,7 +31,7 @@ static batch *mine(void) {
     return state ? (batch *)PyDict_GetItemWithError(state, thread_key) : NULL;
 }
 
-/* Makes `fresh` this thread's Batch. NULL: the thread then has no Batch. Returns 0 with an error set on failure. */
+/* Makes `fresh` this thread's Batch, or none if `fresh` is NULL. Returns 0 with an error set on failure. */
 static int set_mine(PyObject *fresh) {
     PyObject *state = PyThreadState_GetDict();
     if (!thread_key) thread_key = PyUnicode_InternFromString("gemm.Batch");
@@ -126,7 +126,7 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
     return 1;
 }
 
-/* Like `add`, for a product of the same kind as the last pending product. Returns 0 if it is of another kind. */
+/* Like `add`, for a product of the same kind as the last pending product. Returns 0 if its kind is another one. */
 static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObject **result) {
     if (!all->count) return 0;
     const int number = all->entries[all->count - 1].kind;
@@ -184,15 +184,14 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
 /* The callbacks of a run. `goes` returns whether `send` computes some products instead of the engine. `retry` computes
  * products for which the engine had no memory.
  *
- * If `goes` is NULL, the engine computes all products without releasing the GIL. Nothing else keeps the operands alive
- * then.
- */
+ * If `goes` is NULL, the engine computes all products without releasing the GIL, because no reference keeps the
+ * operands alive. */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
 /* The products of kind `number` among the pending products from `start` to `stop` (exclusive): the index of the first
- * one, and their count. */
+ * such product, and their count. */
 typedef struct {
     const pending *all;
     int number;

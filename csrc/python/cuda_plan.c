@@ -1,15 +1,14 @@
 /* Products of CUDA arrays that a Memo repeats: reads the arrays' metadata, and launches a Sequence for the arrays.
  *
  * The arrays belong to a class whose library has DLPack's C exchange API (PyTorch since 2.10). The API's functions
- * return address, shape, strides, type and stream in some nanoseconds. Python code needs many calls for the same data.
- */
+ * return address, shape, strides, type and stream in some nanoseconds. For the same data, Python code needs many
+ * calls. */
 #include "cuda.h"
 #include "order.h"
 
 enum { ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1, EACH = SCALE_BYTES / SCALES };
-/* Arrays on devices with the number MOST_DEVICES or a higher one are not read. A signature contains the sum of the
- * class's address and the device number. This sum is unique, because a class object is larger than MOST_DEVICES
- * bytes. */
+/* Arrays on devices whose number is MOST_DEVICES or higher are not read. A signature contains the sum of the class's
+ * address and the device number. This sum is unique, because a class object is larger than MOST_DEVICES bytes. */
 enum { MOST_DEVICES = 16 };
 
 PyObject *gemm_sequences;

@@ -127,8 +127,8 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
     return self->api.launch_ex(&config, x->function, parameters, NULL);
 }
 
-/* Allocates the workspace, zeroes the part of it that must begin as zeros, launches all steps, and frees the workspace.
- * The workspace is freed after an error, too. */
+/* Allocates the workspace, zeroes the part of it that must begin as zeros, launches all steps, and frees the workspace,
+ * even after an error. */
 static int run_steps(const sequence *self, uint64_t *at, void *stream, const char *scale, int *which) {
     int status = 0;
     if (self->room) {

@@ -13,16 +13,16 @@
 
 enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, SETS = 64 };
 
-/* Options of an earlier call, and their Memo. The set owns the options, so that no other object can get their
- * addresses. */
+/* Options of an earlier call, and their Memo. The set owns references to the options, so that no other object can get
+ * their addresses. */
 typedef struct {
     PyObject *option[OPTIONS], *memo;
 } set;
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* `names` are the names of alpha, beta and the options, and then of c, out and bias. `defaults` are the default
-     * values of alpha, beta and the options. */
+    /* `names`: the names of alpha, beta and the options, then of c, out and bias. `defaults`: the default values of
+     * alpha, beta and the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;

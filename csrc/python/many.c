@@ -46,7 +46,7 @@ static void fetch(const void *what) {
 }
 
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count) {
-    /* How many products ahead the headers of arrays (OBJECT) and their shapes (SHAPE) are prefetched. */
+    /* How many products ahead the headers (OBJECT) and the shapes (SHAPE) of arrays are prefetched. */
     enum { OBJECT = 12, SHAPE = 6 };
     if (gemm_column_lists(column) && product + OBJECT < count) {
         PyObject *shape = gemm_column_item(column, product + SHAPE);
@@ -99,7 +99,7 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     pending *now = &self->now;
-    /* An earlier product failed before it became pending, and left its kind or the memory for entries behind. */
+    /* If an earlier product failed before it became pending, its kind or the memory for entries is still there. */
     if (now->kind_count || now->entries) return 0;
     for (int operand = 0; operand < OPERANDS; operand++)
         if (!(given[operand] = gemm_column_item(columns[operand], start))) return -1;

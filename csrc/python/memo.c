@@ -15,9 +15,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns the word that represents an array's element type in a signature. For NumPy's own types, it is NumPy's type
- * number. For other types, such as bfloat16, it is the address of the dtype object. gemm.frontend.plan_cache has
- * checked that this dtype object is the one that is never freed. Returns 0 for types that cannot be multiplied here. */
+/* Returns the word that represents an array's element type in a signature. For NumPy's own types, this is NumPy's type
+ * number. For other types, such as bfloat16, it is the address of the dtype object; gemm.frontend.plan_cache has
+ * checked that this object is never freed. Returns 0 for types that cannot be multiplied here. */
 static Py_ssize_t type_of(PyArrayObject *array) {
     const int number = PyArray_TYPE(array);
     if ((number >= NPY_BYTE && number <= NPY_CLONGDOUBLE) || number == NPY_HALF) return number;
@@ -118,8 +118,8 @@ static int read_scale(PyObject *object, number *to) {
     return read;
 }
 
-/* Rounds alpha and beta for the computation. Returns 0 if a value does not fit the type. Also returns 0 if rounding
- * makes a value 0, because the signature records which values are 0. */
+/* Rounds alpha and beta for the computation. Returns 0 if a value does not fit the type, or if rounding makes a value
+ * 0: the signature records which values are 0. */
 static int round_scales(const slot *known, const number *from, gemm_scalar *scale) {
     for (int i = 0; i < SCALES; i++)
         if (!gemm_round_number(&from[i], known->rounds, &scale[i]) || gemm_is_zero(&scale[i]) != known->key.zero[i])
@@ -204,8 +204,7 @@ static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Creates an array of the dtype `wide` for the sums of a product whose result has a narrower dtype. Stores its address
- * in `at`. */
+/* Creates an array of the dtype `wide` for the sums, if the result's dtype is narrower. Stores its address in `at`. */
 static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     PyArrayObject *like = (PyArrayObject *)result;
     Py_INCREF(wide);
@@ -215,7 +214,7 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Computes a product with a conversion of operands, a bias or an activation, none of which the engine applies. Stores
+/* Computes a product with a conversion of operands, a bias or an activation, which the engine does not apply. Stores
  * the product in `result`. Returns 0 on failure; an error may or may not be set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
@@ -282,8 +281,8 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* The entries leave the Memo before their objects are released, because releasing objects may run any Python code,
-     * which may use this Memo. */
+    /* The entries leave the Memo before their objects are released: releasing objects may run any Python code, even
+     * code that uses this Memo. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;

@@ -53,8 +53,8 @@ typedef struct {
 /* An entry of a Memo: the data with which products of one kind are computed again. */
 typedef struct {
     signature key;
-    /* The engine's plan. NULL for a product on a device. Also NULL for a product on the host that the engine does not
-     * compute: only a Batch uses such an entry. */
+    /* The engine's plan. NULL on a device, and for a product on the host that the engine does not compute; only a Batch
+     * uses an entry for the latter. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
     gemm_scalar alpha;  /* replaces the call's alpha if the call's alpha is 0 */
@@ -78,7 +78,7 @@ typedef struct {
     PyObject_HEAD run_function *run;
     PyObject *options; /* the options of all its products, or None */
     /* The era in which its plans were chosen. An era ends when stored plans must no longer be used (gemm._memo.forget).
-     * In another era the Memo knows no products. */
+     * In any other era, the Memo knows no products. */
     PyObject *era;
     table slots;
 } memo;
@@ -93,7 +93,7 @@ static inline const gemm_plan *gemm_memo_plan(const slot *known) {
     return known->finish || known->wide ? NULL : known->plan;
 }
 
-/* Whether the Memo's plans may be used: they may if they were chosen in the current era. */
+/* Whether the Memo's plans were chosen in the current era. Otherwise they must not be used. */
 int gemm_memo_holds(const memo *self);
 
 /* Whether the operands have the signature `key`, which has no bias. Stores their addresses in `data`. The caller

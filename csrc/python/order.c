@@ -83,7 +83,7 @@ static void list_some(void *context, int64_t job, int slot) {
     x->parts[job] = found;
 }
 
-/* Sorts ranges by `low`, whatever their order before: a radix sort with digits of eleven bits. `spare` has room for
+/* Sorts ranges by `low`, in whatever order they were: a radix sort with digits of eleven bits. `spare` has room for
  * `count` ranges. Returns `all` or `spare`, whichever contains the result. */
 static written *sort_any(written *all, written *spare, int64_t count) {
     enum { BITS = 11, DIGITS = 1 << BITS };
@@ -110,9 +110,8 @@ static written *sort_any(written *all, written *spare, int64_t count) {
     return all;
 }
 
-/* Sorts ranges by `low`. This is fast if most ranges are in order already, as those of arrays that were created one
- * after another are: the few ranges that are out of order are taken out, sorted, and merged again. `spare` has room for
- * `count` ranges. Returns `all` or `spare`, whichever contains the result. */
+/* Sorts ranges by `low`. This is fast if most ranges are in order already, as for arrays that were created one after
+ * another: the few other ranges are taken out, sorted, and merged again. `spare` and the result are as for sort_any. */
 static written *sort(written *all, written *spare, int64_t count) {
     int64_t kept = 0, out = 0;
     for (int64_t i = 0; i < count; i++) {

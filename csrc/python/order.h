@@ -17,7 +17,7 @@ enum { MOST_ALIKE = 16384 }; /* the maximum number of products in one check */
 typedef void share_function(gemm_work *, void *, int64_t, double, double);
 
 /* For each of the operands a, b, c and out of a product: the offsets of its first byte, and of the byte after its last
- * byte, from the address of its first element. `low` is negative if a stride is negative. reads_c: c is read, and c is
+ * byte, from the address of its first element. `low` is negative if a stride is negative. reads_c: c is read, and is
  * not out. */
 typedef struct {
     ptrdiff_t low[4], high[4];
@@ -34,8 +34,8 @@ typedef struct {
     const gemm_place *places;
     const char *reaches; /* the `reach` of kind 0; that of each next kind is `next_reach` bytes later */
     size_t next_reach;
-    /* The first product's kind, an int; the next product's is `next_kind` bytes later. NULL: all products are of
-     * kind 0. */
+    /* The first product's kind, an int; each next product's kind is `next_kind` bytes later. NULL: all are of kind
+     * 0. */
     const char *kinds;
     size_t next_kind;
 } products;
