@@ -72,8 +72,8 @@ struct Tile {
     long long top, left; // first row and first column of the tile in out
 };
 
-// The tiles of one product are ordered in bands of `raster` columns of tiles. Inside a band the order is row by row.
-// Blocks that run at the same time therefore read the same rows of a and columns of b, which stay in the L2 cache.
+// The tiles of one product are ordered in bands of `raster` columns of tiles, and inside a band row by row. Blocks that
+// run at the same time therefore read the same rows of a and columns of b, which stay in the L2 cache.
 template <int HIGH, int WIDE> INLINE Tile tile_of(const Gemm &g, unsigned index) {
     const unsigned down = (unsigned)((g.m + HIGH - 1) / HIGH), across = (unsigned)((g.n + WIDE - 1) / WIDE);
     const unsigned band = g.raster > 0 && (unsigned)g.raster < across ? g.raster : across;
@@ -98,13 +98,12 @@ template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
     return Share{first, min(share, all - first)};
 }
 
-// The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE. Complex
-// numbers use chains of fma (scale_add). The result of each step is rounded before the next step, so equal sums give
-// equal bits in all kernels.
+// The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE.
+// Complex numbers use chains of fma (scale_add). Each step is rounded before the next one, so equal sums give equal
+// bits in all kernels.
 
 #ifndef ACTIVATION
-// A kernel that would otherwise inline `activate` once per sum defines ACTIVATION with __noinline__, because it then
-// compiles faster.
+// Kernels that would inline `activate` once per sum define ACTIVATION with __noinline__, and thus compile faster.
 #define ACTIVATION INLINE
 #endif
 ACTIVATION float activate(float x, int kind) {

@@ -17,8 +17,8 @@
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
 // A tile is contiguous along the same axis in shared memory as in global memory. Its rows are 128 bytes or a multiple.
-// Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes of
-// 8 bytes each per piece), and the permutation puts these pieces into different banks.
+// Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes
+// read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
 //
 // Not ORDERED: on Hopper one instruction sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the
 // batch.
@@ -68,8 +68,8 @@
 #include "join.cuh"
 
 constexpr int WARPS_N = BN / TN, SLICES = BK / 8, HIGH = TM / 16, WIDE = TN / 8;
-// Whether the kernel loads the fragments of the next 8 steps of k while it multiplies the current ones. For sm_120 and
-// newer the compiler does not find enough registers for this.
+// Whether the kernel loads the fragments of the next 8 steps of k while it multiplies the current ones. From sm_120 on,
+// the compiler does not find enough registers for this.
 constexpr bool ROLLS = __CUDA_ARCH__ < 1200;
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
@@ -172,8 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     const Tile tile = tile_of<BM, BN>(g, index);
     const Share share = share_of<BK>(g, part);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    // The first row and column of the warp in the block's tile.
-    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN;
+    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN; // of the warp, in the block's tile
 
     const long long first = share.first * (long long)BK;
     Copies<A_TURNED, BM, A_VECTOR> a_copies(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col,
@@ -242,7 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
 #pragma unroll
                 for (int y = 0; y < WIDE; ++y) fetch_b(y, stage, slice);
             }
-            // The stage and slice of the fragments to load next. After the last tile they are loaded but not used.
+            // The stage and slice of the fragments to load next. The fragments that follow the last tile are loaded but
+            // not used.
             const int from = last ? next : stage, ahead = last ? 0 : slice + 1;
 #pragma unroll
             for (int x = 0; x < HIGH; ++x) {
@@ -263,9 +263,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // The copies of whole tiles are distributed over the multiplications of a step, if at least one operand is copied
-    // two elements at a time. If both are copied in single elements, there are too many copies, and the registers would
-    // not suffice.
+    // The copies of whole tiles are distributed over the multiplications of a step if at least one operand is copied
+    // two elements at a time. If both operands are copied element by element, there are too many copies for the
+    // registers.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

@@ -18,8 +18,8 @@
 // A product with few rows is launched as the transposed product out' = b' a'. The kernel also accepts more than BN
 // columns: it computes BN columns at a time, and each group of columns reads a again. Strides may be anything, except
 // that a's stride along k (with A_TURNED: along m) must be 1 if A_VECTOR is not 1. The number of bytes of a in flight
-// determines the speed: 16 loads by each of 256 threads are 64 KiB per multiprocessor, and a busy multiprocessor of an
-// H200 needs about 30 KiB.
+// determines the speed: 16 loads by each of 256 threads are 64 KiB per multiprocessor; a busy multiprocessor of an H200
+// needs about 30 KiB.
 //
 // Grid: x = ceil(n / BN) * ceil(m / BM) * parts, for groups of columns, blocks of rows and parts of k. The part changes
 // fastest, then the block of rows. y = the batch.
@@ -59,7 +59,7 @@ constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // elements of k of b 
 constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows per warp
 constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS; // A_TURNED 1: lanes along m, and along k
 constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;        // sums per thread
-// Lanes whose numbers differ by a multiple of LOWEST have the same rows.
+// Lanes have the same rows if their numbers differ by a multiple of LOWEST.
 constexpr int LOWEST = A_TURNED ? ACROSS : 1;
 // Sums per lane after the reduction in the warp.
 constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1;
@@ -68,8 +68,7 @@ constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;
 constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1; // ORDERED: elements per thread
 // Number of threads that add the partial sums and store the results.
 constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;
-// Number of elements of b that a thread loads per chunk.
-constexpr int STAGED = CHUNK * BN / THREADS;
+constexpr int STAGED = CHUNK * BN / THREADS;              // elements of b that a thread loads per chunk
 constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1; // 32-bit words per load
 static_assert(CHUNK % PIECE == 0 && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
 static_assert(2 * CHUNK * BN * (int)sizeof(SUM) >= JOIN_BYTES(RUN, MEMBERS), "what parts exchange has no room");
@@ -184,7 +183,7 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
 }
 
 // Multiplies the piece of a by b and adds the products to acc. `b` is a chunk of b; the piece starts at step `from` of
-// the chunk. FETCH: as soon as the data of a load is multiplied, the same load of the next piece replaces it. The next
+// the chunk. FETCH: as soon as the data of a load is multiplied, the same load of the next piece replaces it. That
 // piece starts at step p of k and must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
@@ -204,9 +203,9 @@ INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int fro
     }
 }
 
-// Adds the sums of lanes that have the same rows. In each step, two lanes exchange half of their COUNT sums, so each of
-// them has half as many afterwards. At the end `base` is the number of the lane's first remaining sum. If several lanes
-// have the same sum, `mine` stays true in only one of them.
+// Adds the sums of lanes that have the same rows. In each step, two lanes exchange half of their COUNT sums, so each
+// lane keeps half as many. At the end, `base` is the number of the lane's first remaining sum. If several lanes have
+// the same sum, `mine` stays true in only one of them.
 template <int COUNT, int BIT> INLINE void fold(SUM (&acc)[SUMS], int &base, bool &mine) {
     const bool upper = threadIdx.x & BIT;
     constexpr int HALF = COUNT / 2;

@@ -15,9 +15,7 @@
 // columns at a time. While a warpgroup adds, the products of another warpgroup keep the tensor cores busy. docs/cuda.md
 // lists the error bounds.
 //
-// Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
-// bias and out may have any strides. The tensor cores determine the order in which products are added. This order is
-// fixed for given launch parameters, but the kernel is not ORDERED.
+// hopper.cuh describes the grid.
 
 // A_TYPE and B_TYPE: both float (for TF32); or int8 and uint8, but not both uint8; or any two of e4m3 and e5m2.
 #ifndef A_TYPE

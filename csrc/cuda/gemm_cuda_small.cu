@@ -64,16 +64,16 @@ template <int WIDE> struct Tiled {
     enum { PITCH = WIDE + 16 / sizeof(SUM) };
     alignas(16) SUM at[BK][PITCH];
 
-    // Loads the tile that starts at `from`. Thread t of the group loads its share. Of the tile, `lines` x `steps`
-    // elements exist. `line` is the stride along m (n), `step` the stride along k. A load has VECTOR adjacent elements,
-    // along k (ALONG_K) or along m (n). Elements that do not exist are not written to the tile, because their places in
-    // the tile affect no output that is stored.
+    // Loads the tile that starts at `from`; thread t of the group loads its share. `lines` x `steps` elements of the
+    // tile exist. `line` is the stride along m (n), `step` the stride along k. A load has VECTOR adjacent elements,
+    // along k (ALONG_K) or along m (n). Elements that do not exist are not written, because their places in the tile
+    // affect no output that is stored.
     template <bool ALONG_K, int VECTOR, class T>
     __device__ __forceinline__ void fill(const T *from, long long line, long long step, int lines, int steps, int t) {
         constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // vectors along m (n)
         constexpr int PIECES = WIDE * BK / VECTOR;
-        // The number of loads in flight. Before Hopper there are registers for only 8 loads of single elements, because
-        // each load needs an address.
+        // Loads in flight. Before Hopper, registers suffice for only 8 loads of single elements: each load needs an
+        // address.
         constexpr int AHEAD = VECTOR > 1 || __CUDA_ARCH__ >= 900 ? PIECES : 8;
 #pragma unroll AHEAD
         for (int first = 0; first < PIECES; first += TEAM) {

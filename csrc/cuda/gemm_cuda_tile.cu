@@ -17,7 +17,7 @@
 // the tile by columns (column-major operands) has no bank conflicts either.
 //
 // ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1, starting at +0; then t = alpha * acc; then fma(beta, c, t).
-// Each step is rounded separately, and denormals are not flushed. The code uses intrinsics, so compiler flags cannot
+// Each step is rounded separately, and subnormals are not flushed. The code uses intrinsics, so compiler flags cannot
 // contract or split these operations. Narrow floats are converted when they are stored to shared memory, once for the
 // 32 products that use them.
 //

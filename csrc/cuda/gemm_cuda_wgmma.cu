@@ -10,9 +10,6 @@
 //         |       |   | 64 rows   |  warpgroup 1     16-bit types in both layouts, and TMA loads boxes that fit them
 //         +-------+   +-----------+                  (struct Operand).
 //
-// Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
-// bias and out may have any strides. The tensor cores determine the order in which products are added. This order is
-// fixed for given launch parameters, but the kernel is not ORDERED.
 
 #ifndef A_TYPE
 #define A_TYPE bfloat16 // or float16; B_TYPE must be the same

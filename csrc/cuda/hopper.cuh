@@ -13,6 +13,10 @@
 // memory of all of them. A stage is therefore empty when the warpgroups of all these blocks have read it. With split-K,
 // the parts of a tile of out also belong to the cluster, which then has SHARING * parts blocks with consecutive block
 // numbers. The parts exchange their partial sums through shared memory.
+//
+// Grid of the tensor-core kernels: x counts clusters of MULTICAST (= SHARING) * parts blocks. The tensor maps contain
+// the strides of a and b. c, bias and out may have any strides. The tensor cores determine the order in which products
+// are added. This order is fixed for given launch parameters, but these kernels are not ORDERED.
 #ifndef GEMM_CUDA_HOPPER
 #define GEMM_CUDA_HOPPER
 
@@ -122,8 +126,8 @@ template <int DEPTH, int BYTES> struct Ring {
         follow_launch();
     }
 
-    // Called by the loading thread after its last stage. Waits for all outstanding arrivals, including those of other
-    // blocks: this block must not exit while other blocks may still arrive at its barriers.
+    // Called by the loading thread after its last stage. Waits for all outstanding arrivals: this block must not exit
+    // while other blocks may still arrive at its barriers.
     __device__ __forceinline__ void drain() {
         for (int i = 0; i < DEPTH; ++i, next()) barrier_wait(empty(), parity ^ 1);
     }

@@ -25,8 +25,8 @@ union Run {
     SUM at[RUN];
 };
 
-// A number of bytes at `shared` that is enough for clusters of up to 8 parts, whose slices are rounded up to whole
-// runs. catalog/cuda.py (`inbox`) computes the exact number.
+// A number of bytes at `shared` that suffices for clusters of up to 8 parts, whose slices are rounded up to whole runs.
+// catalog/cuda.py (`inbox`) computes the exact number.
 #define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 
 // Adds runs `first` to `last - 1` of all parts. from(part, run) returns a run of a part. store(i, sums) gets the total

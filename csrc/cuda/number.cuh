@@ -96,9 +96,8 @@ template <class T> INLINE T add(T x, T y) {
     return x + y;
 }
 
-// Complex arithmetic: four real operations in the order of csrc/complex.h, without tests for infinities. If alpha or
-// beta is real, it scales the real and imaginary parts of the other factor separately: its zero imaginary part times an
-// infinity in a part of that factor would be NaN.
+// Complex arithmetic: four real operations in the order of csrc/complex.h, without tests for infinities. csrc/complex.h
+// explains why a real alpha or beta scales the real and imaginary parts separately.
 template <class T> INLINE T complex_multiply(T s, T x) {
     if (s.im == 0) return T{multiply(s.re, x.re), multiply(s.re, x.im)};
     return T{multiply_add(-s.im, x.im, multiply(s.re, x.re)), multiply_add(s.im, x.re, multiply(s.re, x.im))};

@@ -15,8 +15,8 @@ PTX unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// Returns x but hides its value from the compiler. The compiler then computes x once and keeps it in a register,
-// instead of recomputing x at each use.
+// Returns x but hides its value from the compiler, which then keeps x in a register instead of recomputing it at each
+// use.
 PTX unsigned kept(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -40,8 +40,7 @@ PTX void shared_load(double *to, unsigned from) {
     asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(to[0]), "=d"(to[1]) : "r"(from) : "memory");
 }
 
-// sum += a * b with the sum in a fixed register. If this were a C expression, ptxas would move the sum between
-// registers.
+// sum += a * b with the sum in a fixed register. For a C expression, ptxas would move the sum between registers.
 PTX void accumulate(float &sum, float a, float b) {
     asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
 }
