@@ -36,28 +36,23 @@ enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each threa
 enum {
     /* Time from waking a sleeping worker to the worker's first job, under a hypervisor (the slowest case). */
     WAKE_NS = 50000,
-    /* Minimum work per thread if workers sleep. With it, a call gains time even if a wake-up takes 3 * WAKE_NS. */
+    /* Minimum work per thread. If workers sleep, a call gains time even if a wake-up takes 3 * WAKE_NS. If they spin,
+     * the work makes up for cache misses and for less efficient, smaller jobs. */
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
-    /* Minimum work per thread if workers spin. It makes up for cache misses and for less efficient, smaller jobs. */
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
-    /* How long a thread spins before it sleeps. The next product often comes within this time. */
-    SPIN_NS = 10 * WAKE_NS,
+    SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; the next product often comes earlier */
     /* If threads cost more time than they saved, and the difference exceeds this limit, the pool assumes that other
      * programs use the cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers
      * sleep. */
     MAX_LOSS_NS = 2000000,
     BACKOFF_NS = 10000000,
-    /* How long a thread caches its CPU affinity. */
-    AFFINITY_AGE_NS = 1000000,
-    /* If the system refuses to start a thread, the pool tries again after this time. */
-    RETRY_NS = 1000000000,
+    AFFINITY_AGE_NS = 1000000, /* how long a thread caches its CPU affinity */
+    RETRY_NS = 1000000000,     /* how long the pool waits after the system refused to start a thread */
     /* How many sleeping workers each thread wakes; the woken workers wake others (a tree). A wake-up costs the waking
      * thread about 5 us, so waking 15 workers would cost one thread 75 us. */
     WAKES = 2,
-    /* A flag in `outstanding`: the caller sleeps until the remaining bits are 0. */
-    CALLER_SLEEPS = 1 << 20,
-    /* Bytes of a cache line, the unit that cores exchange. */
-    LINE = 64,
+    CALLER_SLEEPS = 1 << 20, /* a flag in `outstanding`: the caller sleeps until the remaining bits are 0 */
+    LINE = 64,               /* bytes of a cache line, the unit that cores exchange */
     WORKER_STACK = 1024 * 1024
 };
 
@@ -65,7 +60,7 @@ typedef struct pool {
     atomic_flag busy;              /* set by the call that uses the pool; protects the next four fields */
     int started;                   /* number of workers */
     int64_t refused;               /* when the system last refused to start a worker, by now_ns; 0: never */
-    int64_t saved_ns;              /* time that threads saved minus time lost, plus MAX_LOSS_NS; at most MAX_LOSS_NS */
+    int64_t saved_ns;              /* the time that threads may still lose before the pool backs off; <= MAX_LOSS_NS */
     int64_t backoff_start;         /* when saved_ns last became negative */
     atomic_int in_use;             /* threads of the current call; 0: there is no call, or a call is about to begin */
     atomic_llong last;             /* end of the last call that was long enough for threads, by now_ns */
