@@ -51,14 +51,12 @@ typedef struct vectors {
 } vectors;
 
 #define IS_ONE(s) ((s)->re == 1 && (s)->im == 0)
-/* FIXED_ORDER: the transposed product exchanges a and b, which would add the two products of `im` in the opposite
- * order. */
+/* FIXED_ORDER: with a and b exchanged, the two products of `im` would be added in the opposite order. */
 #define FLAGS (GEMM_FIXED_ORDER | GEMM_COMPLEX)
 
 #ifdef TIMES_I
 /* Multiplies by i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the signs at each use.
- * Otherwise it keeps the signs in a register and, for lack of registers, some accumulators in memory, which is five
- * times slower. */
+ * Otherwise it keeps the signs in a register and some accumulators in memory, which is five times slower. */
 TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
     const REAL *signs = alternate;
@@ -144,8 +142,7 @@ TARGET static void split_dots(const gemm_block *x) {
 #define SCALED(s, v) scaled(s, v)
 #define PLUS_SCALED(s, c, v) plus_scaled(s, c, v)
 #define STREAM
-/* Less than the default 4 * NR: a complex FMA has twice the latency of a real FMA, and a tile of one row hides less of
- * that latency. */
+/* Less than 4 * NR (the default): a complex FMA has twice the latency, and a tile of one row hides less of it. */
 #define STREAM_FROM (3 * NR)
 #include "tile.h"
 #define TARGET ISA

@@ -94,8 +94,8 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
 }
 #endif
 
-/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR. Single rows are frequent, so they have their own
- * tile. */
+/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR. A size of its own for single rows: they are
+ * frequent. */
 TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                            int64_t to_rs) {
     if (rows == 1) {
@@ -111,8 +111,7 @@ TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, co
     }
 }
 
-/* Applies the epilogue to `count` sums of one row: multiplies them by alpha, adds beta * c, and converts them to C.
- * Overwrites `sums`. */
+/* Applies the epilogue to `count` sums of one row: alpha, beta * c, conversion to C. Overwrites `sums`. */
 TARGET INLINE void finish(const gemm_block *x, int64_t count, SUM *sums, const C *c, C *to) {
     if (!IS_ONE(x->alpha)) {
         const SUM alpha = SCALAR(x->alpha);

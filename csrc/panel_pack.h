@@ -1,5 +1,5 @@
-/* Packing with conversion: defines NAMED(pack), a gemm_pack_function. It converts elements from T_IN in memory to P in
- * panels of WIDTH rows. Terms:
+/* Packing with conversion: defines NAMED(pack), a gemm_pack_function from type T_IN to panels of P of WIDTH rows.
+ * Terms:
  *
  *   group           the K_GROUP elements of one row in K_GROUP steps along k; contiguous in a panel
  *   line            the WIDTH elements of one step along k

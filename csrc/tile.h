@@ -27,8 +27,7 @@
  *   V, VL                           vector type, and its number of elements
  *   LOAD(p), STORE(p, v)            load and store a vector
  *   SPLAT(x), MUL(x, y)             broadcast an element, multiply
- *   PART, PART_OF(count)            type and value that describe the first `count` elements of a vector,
- *                                   1 <= count <= VL
+ *   PART, PART_OF(count)            type and value that describe the first `count` elements (1 to VL) of a vector
  *   LOAD_PART(p, part)              load only the elements of `part`; the values of the other elements do not matter
  *   STORE_PART(p, part, v)          store only the elements of `part`
  *   X                               type of SPLAT's result (default: V)
@@ -69,8 +68,8 @@
  *   FMA_ONE(x, y, z) FMA of single elements; if defined, sums for m = 1 may be split over k
  *   DOTS(x)          the kernel's own function for sums split over k, instead of this header's; a_ps = b_ps = 1
  *
- * parameters.h reports a missing parameter. This header undefines all parameters at its end, so a file may include it
- * several times.
+ * parameters.h reports missing parameters. This header undefines all parameters, so a file may include it several
+ * times.
  */
 #include "gemm.h"
 
@@ -162,8 +161,8 @@
 #define AHEAD 8 /* prefetch distance along k, in rows of b */
 #endif
 
-/* Computes `tiles` tiles of rows x nv, one below the other, starting at row i and column j of the block. a and b point
- * to the operands of the first tile.
+/* Computes `tiles` tiles of rows x nv, one below the other, from row i and column j of the block on. a and b: the
+ * operands of the first tile.
  *
  *   whole       the last vector of a row has VL columns, not only last_count
  *   packed      a and b are panels of MR rows and NR columns
@@ -267,8 +266,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #undef EACH_VECTOR
 }
 
-/* One function for each rows x nv, with two copies of the loop: one for a complete last vector, one for a partial last
- * vector. */
+/* One function for each rows x nv. It has a copy of the loop for complete, and one for partial last vectors. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
 #define TILE(rows, nv)                                                                                              \
     TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
@@ -310,8 +308,7 @@ static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
 
 #ifdef STREAM
-/* Applies the epilogue to a vector of sums of row 0 and stores it to C, from column j on. Unless `whole`, only the
- * columns of `part` are stored. */
+/* Applies the epilogue to a vector of sums of row 0 and stores it to C at column j: all of it if `whole`, or `part`. */
 TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
         T *to = (T *)x->to + j;
@@ -380,8 +377,8 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
-/* Multiplies one row of a by packed panels of b, several panels at a time: a single panel has too few accumulators to
- * hide the latency of the FMAs. */
+/* Multiplies one row of a by several packed panels of b at a time: one panel has too few accumulators to hide the
+ * latency. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
     const IN *a = (const IN *)x->a;
@@ -415,8 +412,7 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
 /* Multiplies one row of a by a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b in
  * registers, so each sum adds its terms in the order of k. */
 TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
-    /* vectors of sums per pass: enough to hide the FMA latency, and few enough that their columns of b fit the
-     * caches */
+    /* vectors of sums per pass: enough to hide the FMA latency, few enough columns of b for the caches */
     enum { GROUPS = 2 };
     const IN *a = (const IN *)x->a;
     const T *from = (const T *)x->from;
@@ -457,9 +453,8 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* Like ordered_dots, but requires a_ps = 1 and splits each sum over k: a column of b has CHAINS accumulators, and each
- * lane of an accumulator sums a part of k. The function runs at the speed of memory. Its result is rounded differently
- * from that of ordered_dots. */
+/* Like ordered_dots, but requires a_ps = 1 and splits each sum over k (which rounds differently): a column of b has
+ * CHAINS accumulators, and each lane of an accumulator sums a part of k. Runs at the speed of memory. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a;

@@ -1,6 +1,5 @@
 /* Translates BLAS's products to plans for the driver. A column-major product is computed as the row-major product of
- * the transposes (C^T = B^T * A^T). Therefore the rows of the driver's out are always contiguous. Packing conjugates an
- * operand if required. */
+ * the transposes (C^T = B^T * A^T), so the rows of the driver's out are contiguous. Packing conjugates if required. */
 #include "product.h"
 
 #include <stdatomic.h>

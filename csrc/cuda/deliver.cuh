@@ -206,8 +206,7 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
     }
 }
 
-// Stores 32 columns of alpha * sums, starting at column `first`, to shared memory at `rows`, as 4-byte numbers in TMA's
-// 128-byte swizzle.
+// Stores 32 columns of alpha * sums, from `first` on, to shared memory: 4-byte numbers in TMA's 128-byte swizzle.
 template <bool PAIRED, class T, int COUNT>
 INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
     const int lane = threadIdx.x % 32;

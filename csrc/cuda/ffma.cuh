@@ -1,5 +1,4 @@
-// Products by fused multiply-adds with the outputs in registers: the code that the register-tiled kernels share. T is
-// float or double.
+// Products by fused multiply-adds, outputs in registers: code of the register-tiled kernels. T is float or double.
 //
 //   block    BM x BN outputs; shared memory holds BK rows of BM elements of a, and BK rows of BN elements of b
 //   warp     4 x 8 lanes with TM x TN outputs each; BN / (8 * TN) warps along n

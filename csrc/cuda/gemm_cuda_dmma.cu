@@ -1,5 +1,4 @@
-// gemm_cuda_dmma: out = alpha * a * b + beta * c in float64 on tensor cores (sm_80 and newer), operands loaded by
-// cp.async.
+// gemm_cuda_dmma: out = alpha * a * b + beta * c in float64 on tensor cores, operands by cp.async (sm_80 and newer).
 //
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --8 bytes per load--> fragments --mma--> acc
 //
@@ -20,8 +19,7 @@
 // Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes
 // read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
 //
-// Not ORDERED: on Hopper one instruction sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the
-// batch.
+// Not ORDERED: on Hopper, an mma sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the batch.
 
 #ifndef BM
 #define BM 128 // rows of out per block
@@ -241,8 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
 #pragma unroll
                 for (int y = 0; y < WIDE; ++y) fetch_b(y, stage, slice);
             }
-            // The stage and slice of the fragments to load next. The fragments that follow the last tile are loaded but
-            // not used.
+            // The stage and slice of the fragments to load next. Those after the last tile are loaded but not used.
             const int from = last ? next : stage, ahead = last ? 0 : slice + 1;
 #pragma unroll
             for (int x = 0; x < HIGH; ++x) {
@@ -263,9 +260,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // The copies of whole tiles are distributed over the multiplications of a step if at least one operand is copied
-    // two elements at a time. If both operands are copied element by element, there are too many copies for the
-    // registers.
+    // The copies of whole tiles are distributed over the multiplications of a step if an operand is copied two elements
+    // at a time. If both operands are copied element by element, there are too many copies for the registers.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

@@ -1,5 +1,4 @@
-// gemm_cuda_ffma: out = alpha * a * b + beta * c with outputs in registers, operands loaded by cp.async (sm_80 and
-// newer).
+// gemm_cuda_ffma: out = alpha * a * b + beta * c, outputs in registers, operands by cp.async (sm_80 and newer).
 //
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes per load--> registers --fma--> acc
 //
@@ -59,8 +58,7 @@
 
 static_assert(THREADS == WORKERS * GROUPS && BK % GROUPS == 0, "a thread has TM * TN sums");
 
-// Distance in elements from one k to the next in shared memory. The padding of 16 bytes avoids bank conflicts when 8
-// lanes write a transposed row.
+// Elements from one k to the next in shared memory. The padding of 16 bytes avoids bank conflicts of transposed copies.
 enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK };
 
 // A thread's share of the copies of an operand's tiles. In shared memory, a tile is BK rows (steps of k) of WIDE

@@ -1,5 +1,4 @@
-// gemm_cuda_gemv: out = alpha * a * b + beta * c for few columns of b. The kernel reads a once, and this read
-// determines its time.
+// gemm_cuda_gemv: out = alpha * a * b + beta * c for few columns of b. Reading a, once, determines the time.
 //
 //                       n <= BN
 //                      +--+         A block computes BM rows. Its THREADS threads have BK steps of k of a in flight to
@@ -11,15 +10,13 @@
 //                                   a warp has ROWS rows;               ACROSS lanes cover BM rows at one k;
 //                                   its lanes run along k               different groups of lanes have different k
 //
-// Several lanes or warps may have sums of the same output. These are added in a fixed order. join.cuh adds the parts of
-// k if k is split. With ORDERED 1, one thread sums each output in ascending k; the block then copies a to shared memory
-// for its BM * BN chains of fma.
+// Several lanes or warps may have sums of the same output. These are added in a fixed order. If k is split, join.cuh
+// adds the parts. With ORDERED 1, one thread sums each output in ascending k, from a copy of a in shared memory.
 //
 // A product with few rows is launched as the transposed product out' = b' a'. The kernel also accepts more than BN
 // columns: it computes BN columns at a time, and each group of columns reads a again. Strides may be anything, except
 // that a's stride along k (with A_TURNED: along m) must be 1 if A_VECTOR is not 1. The number of bytes of a in flight
-// determines the speed: 16 loads by each of 256 threads are 64 KiB per multiprocessor; a busy multiprocessor of an H200
-// needs about 30 KiB.
+// determines the speed: a multiprocessor of an H200 needs about 30 KiB; 16 loads by each of 256 threads are 64 KiB.
 //
 // Grid: x = ceil(n / BN) * ceil(m / BM) * parts, for groups of columns, blocks of rows and parts of k. The part changes
 // fastest, then the block of rows. y = the batch.
@@ -232,8 +229,7 @@ INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
     }
 }
 
-// Computes the block's sums over its part of k and stores them to shared[slot * BM * BN + j * BM + row]. The caller
-// adds the slots.
+// Computes the block's sums over its part of k to shared[slot * BM * BN + j * BM + row]. The caller adds the slots.
 //
 // Why one barrier per chunk is enough for two buffers of b: the barrier comes after all stores of its chunk. A thread
 // stores chunk c + 2 to the buffer of chunk c only after the barrier of chunk c + 1, and each thread reaches that
@@ -269,8 +265,7 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
 }
 
 // ORDERED: the sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM). Each sum is one chain,
-// computed from a tile of a in shared memory. All threads synchronize after the tile is stored, and again after it is
-// read.
+// from a tile of a in shared memory. All threads synchronize after the tile is stored, and after it is read.
 INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
     constexpr int PITCH = PIECE + FULL; // shifts each row by 16 bytes, which avoids bank conflicts
     const int i = threadIdx.x % BM;

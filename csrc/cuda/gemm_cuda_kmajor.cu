@@ -98,8 +98,7 @@ template <> struct Accumulator<uint8> {
 };
 typedef Accumulator<A_TYPE>::type SUMS[BN / 2];
 
-// The operand a of the four wgmma of a stage: descriptors of 64 rows of a; or, with A_TURNED, fragments of this warp's
-// 16 rows.
+// The operand a of the four wgmma of a stage: descriptors of 64 rows; with A_TURNED, fragments of the warp's 16 rows.
 #if !A_TURNED
 enum { SETS = 2 };
 typedef unsigned long long From[4];

@@ -1,5 +1,4 @@
-// gemm_cuda_small: many small products. A block computes STACK products, each by a group of TEAM threads with TM x TN
-// outputs per thread.
+// gemm_cuda_small: many small products. A block computes STACK of them, each by TEAM threads with TM x TN outputs.
 //
 //                      n <= BN
 //                   +---+---+---+      A group loads tiles of its a and b into shared memory, BK of k at a time. k is
@@ -72,8 +71,7 @@ template <int WIDE> struct Tiled {
     __device__ __forceinline__ void fill(const T *from, long long line, long long step, int lines, int steps, int t) {
         constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // vectors along m (n)
         constexpr int PIECES = WIDE * BK / VECTOR;
-        // Loads in flight. Before Hopper, registers suffice for only 8 loads of single elements: each load needs an
-        // address.
+        // Loads in flight. Before Hopper, registers suffice for only 8 single-element loads: each needs an address.
         constexpr int AHEAD = VECTOR > 1 || __CUDA_ARCH__ >= 900 ? PIECES : 8;
 #pragma unroll AHEAD
         for (int first = 0; first < PIECES; first += TEAM) {

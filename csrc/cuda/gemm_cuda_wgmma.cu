@@ -1,5 +1,4 @@
-// gemm_cuda_wgmma: float16 and bfloat16 on Hopper's tensor cores, with sums in float32. See hopper.cuh for the roles of
-// the warpgroups.
+// gemm_cuda_wgmma: float16 and bfloat16 on Hopper's tensor cores, sums in float32. hopper.cuh describes the warpgroups.
 //
 //                           BN                 A warpgroup multiplies 64 rows of a's tile by the whole tile of b, with
 //                     +-----------+            BK / 16 wgmma per stage. It releases the previous stage only when the

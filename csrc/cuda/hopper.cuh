@@ -1,6 +1,5 @@
 // The code shared by the Hopper kernels (sm_90a) that load their operands by TMA. The tensor-core kernels multiply with
-// wgmma, as described below. gemm_cuda_ffma_tma uses the same loading warpgroup, but its other warpgroups multiply with
-// fma.
+// wgmma, as described below. gemm_cuda_ffma_tma has the same loading warpgroup, but multiplies with fma.
 //
 //     GROUPS warpgroups    each multiplies its 64 rows of a's tile by the whole tile of b; accumulators in registers
 //     ring of stages       in shared memory; a stage has a tile of a, a tile of b and two barriers, full and empty
@@ -145,8 +144,7 @@ template <int DEPTH, int BYTES> struct Ring {
     }
 };
 
-// The tiles of this block. The grid is persistent: the block steps through the tiles of all products with a fixed
-// stride.
+// The tiles of this block, which steps through the tiles of all products with a fixed stride (a persistent grid).
 template <int HIGH, int WIDE, int SHARING> struct Walk {
     enum { SHARED_BY = SHARING };
     const Gemm &g;
@@ -220,8 +218,7 @@ template <int SHARING> INLINE void await_ring() {
         bar_sync(1, THREADS - 96);
 }
 
-// The loading warpgroup: fills the stages with this block's tiles of a and b. A stage holds PER_STAGE tiles of a and
-// then PER_STAGE tiles of b.
+// The loading warpgroup: fills the stages with this block's tiles, PER_STAGE of a and then PER_STAGE of b per stage.
 template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
 INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
     enum { SHARING = W::SHARED_BY };

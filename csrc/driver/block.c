@@ -1,5 +1,4 @@
-/* Cache blocking: the loops around a kernel, and the packing of its operands. This file moves elements and does no
- * arithmetic. */
+/* Cache blocking: the loops around a kernel, and the packing of its operands. This file only moves elements. */
 #include "driver.h"
 
 #include <string.h>
@@ -26,15 +25,14 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
 }
 
 /* Decides whether to pack a and b. Packing costs one pass over the operand. In return, the kernel reads short, aligned,
- * contiguous rows. Without packing, the kernel reads cache lines that are far apart. If their distance is a power of
- * two, few of these lines stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on
- * Sapphire Rapids. */
+ * contiguous rows, instead of cache lines that are far apart. If their distance is a power of two, few of these lines
+ * stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids. */
 static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                            int64_t n) {
     enum {
-        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once for
-         * each row of tiles). For kernels with GEMM_FAST_PANELS, b of any size is packed if the kernel reads it more
-         * than FEW_PASSES times. */
+        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once per row
+         * of tiles). With GEMM_FAST_PANELS, b of any size is packed if the kernel reads it more than FEW_PASSES
+         * times. */
         FEW_TILES = 32,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
@@ -157,8 +155,7 @@ typedef struct {
     int64_t i0;           /* first row of the block of rows */
 } position;
 
-/* Sets the b of a kernel call to `columns` columns of b from column j0 + j on. If `packing` is set, packs them
- * first. */
+/* Sets the b of a kernel call to `columns` columns of b from column j0 + j on. If `packing`, packs them first. */
 static void set_b(gemm_block *block, const position *at, int64_t j, int64_t columns, int packing) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;

@@ -1,5 +1,4 @@
-/* Declarations that the driver's files share: packing and blocking (block.c), the thread pool (pool.c), gemm_run
- * (run.c). */
+/* Declarations of the driver's files: packing and blocking (block.c), thread pool (pool.c), gemm_run (run.c). */
 #ifndef GEMM_DRIVER_H
 #define GEMM_DRIVER_H
 
@@ -9,7 +8,7 @@ enum {
     GEMM_ALIGNMENT = 64 /* bytes: a cache line, and the widest vector */
 };
 
-/* A part of one product: a rectangle of C, with all of k. Element (i, j) of an operand is at base + i * rs + j * cs, in
+/* A part of a product: a rectangle of C, with all of k. Operands' element (i, j): base + i * rs + j * cs, in
  * elements. */
 typedef struct gemm_subproblem {
     int64_t m, n, k;

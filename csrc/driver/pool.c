@@ -1,20 +1,19 @@
-/* Two thread pools: one for products, one for copies. The first call for which threads are worthwhile creates a pool.
- * All later calls share it.
+/* Two thread pools: one for products, one for copies. The first call for which threads are worthwhile creates a pool;
+ * all later calls share it.
  *
  * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and runs on its own thread only,
  * which is appropriate because the cores are busy, too.
  *
  * Threads take the jobs of a call from an atomic counter. The caller executes jobs, too, and can execute all of them.
  * Therefore it never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker
- * joins a call by taking a free slot. A worker that wakes too late finds no free slot. Woken workers do not queue for a
+ * joins a call by taking a free slot. If it wakes too late, it finds no free slot. Woken workers do not queue for a
  * lock.
  *
  * Sleeping workers are woken as a tree: the caller wakes two, each of these wakes two more, and so on, until the call
  * has enough. Therefore the caller starts its first job after two wake-ups, however many threads there are.
  *
- * After a fork, the child forgets both pools, whatever state other threads had left them in, and its next call
- * allocates a new pool on the heap. Workers block all signals and are never joined. exit() ends them while they
- * wait. */
+ * After a fork, the child forgets both pools, whatever state other threads had left them in; its next call allocates a
+ * new pool on the heap. Workers block all signals and are never joined. exit() ends them while they wait. */
 #include "system.h"
 
 #include "pool.h"
@@ -41,9 +40,8 @@ enum {
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
     SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; the next product often comes earlier */
-    /* If threads cost more time than they saved, and the difference exceeds this limit, the pool assumes that other
-     * programs use the cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers
-     * sleep. */
+    /* If threads cost more time than they saved, by more than this limit, the pool assumes that other programs use the
+     * cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers sleep. */
     MAX_LOSS_NS = 2000000,
     BACKOFF_NS = 10000000,
     AFFINITY_AGE_NS = 1000000, /* how long a thread caches its CPU affinity */
@@ -158,8 +156,7 @@ void gemm_leave_threads(int count) {
     reserved = count;
 }
 
-/* Spins while `condition` holds, but at most for spin_ns of the pool x. Yields the core to waiting threads from time to
- * time. */
+/* Spins while `condition` holds, but at most for x->spin_ns. Sometimes yields the core to waiting threads. */
 #define SPIN_WHILE(condition)                                                                                    \
     for (int64_t end = now_ns() + atomic_load(&x->spin_ns), spins = 1; (condition) && now_ns() < end; spins++) { \
         for (int pause = 0; pause < 16; pause++) relax();                                                        \
@@ -304,7 +301,7 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
     if (ns > GEMM_SHORT_NS)
         acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
     gemm_parallel(acquired, work, context, count, acquired.threads);
-    /* A serial loop must not call gemm_release_threads, which would use its time to estimate the speed of products. */
+    /* gemm_release_threads would use a serial loop's time to estimate the speed of products */
     if (acquired.threads < 2) return;
     acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
     gemm_release_threads(acquired);

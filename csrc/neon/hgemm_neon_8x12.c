@@ -1,5 +1,4 @@
-/* float16 with the tiles of sgemm_neon_8x12 (see half.h). Packing widens elements with fcvtl, which every AArch64 CPU
- * has. */
+/* float16 with the tiles of sgemm_neon_8x12 (see half.h). Packing widens with fcvtl, which every AArch64 CPU has. */
 #include "neon.h"
 #include "floats.h"
 #include "tile_8x12.h"

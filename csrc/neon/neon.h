@@ -11,8 +11,7 @@
 #define NEON_INLINE static __forceinline
 #endif
 
-/* Function attributes that enable instruction set extensions. The engine calls such a function only if the CPU has the
- * extension. */
+/* Attributes that enable instruction set extensions, for functions that run only if the CPU has the extension. */
 #ifdef __GNUC__
 #define NEON_DOTPROD __attribute__((target("arch=armv8.2-a+dotprod")))
 #define NEON_I8MM __attribute__((target("arch=armv8.2-a+i8mm")))

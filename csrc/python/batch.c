@@ -1,13 +1,12 @@
-/* gemm._memo.Batch: products that are called one by one and computed together. A product is pending from its call until
- * it is computed.
+/* gemm._memo.Batch: products that are called one by one and computed together. From call to computation they are
+ * pending.
  *
  * A Batch stores each pending product as addresses and the number of its kind, if a Memo knows the product. Products of
  * one kind differ only in their arrays (see `kind`). `run` computes all products of one kind in one pass of the engine,
  * shared among threads. Products may be computed in any order if no product reads or writes memory that another product
- * writes. `run` checks this condition (order.c). If the condition is false, `run` cuts the products into pieces of
- * MOST_NATIVE products (or into two halves, if there are at most MOST_NATIVE products), computes the pieces in order,
- * and applies the same rule to each piece. Therefore, if each product depends on the one before, products are computed
- * one by one, in the order of the calls.
+ * writes (order.c). If this does not hold, `run` cuts the products into pieces of MOST_NATIVE products (or into two
+ * halves, if there are at most MOST_NATIVE), computes the pieces in order, and applies the same rule to each piece. If
+ * each product depends on the one before, products are therefore computed one by one, in the order of the calls.
  *
  * For gemm.gemm_many, a Batch stores products of one kind together, as columns: the list of all a, the list of all b,
  * and so on (many.c). It stores products one by one if their kinds differ.
@@ -184,14 +183,12 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
 /* The callbacks of a run. `goes` returns whether `send` computes some products instead of the engine. `retry` computes
  * products for which the engine had no memory.
  *
- * If `goes` is NULL, the engine computes all products without releasing the GIL, because no reference keeps the
- * operands alive. */
+ * If `goes` is NULL, the engine computes all products and keeps the GIL: no reference keeps the operands alive. */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The products of kind `number` among the pending products from `start` to `stop` (exclusive): the index of the first
- * such product, and their count. */
+/* The products of kind `number` among the pending products `start` to `stop` (exclusive): first index, and count. */
 typedef struct {
     const pending *all;
     int number;
@@ -205,8 +202,8 @@ static group group_of(const pending *all, int number, Py_ssize_t start, Py_ssize
     return some;
 }
 
-/* Stores a product's operands in `operands`, as borrowed references; c may be None. Returns 0 with an error set if a
- * column is too short. */
+/* Stores a product's operands as borrowed references; c may be None. Returns 0 with an error if a column is too
+ * short. */
 static int operands_of(const pending *all, Py_ssize_t product, PyObject **operands) {
     for (int operand = 0; operand < OPERANDS; operand++) {
         if (!all->entries) {
@@ -220,8 +217,7 @@ static int operands_of(const pending *all, Py_ssize_t product, PyObject **operan
     return 1;
 }
 
-/* Calls `function`, one of the callbacks in an `others`, with the products of `some`. Returns 0 with an error set if
- * the callback raises. */
+/* Calls `function`, a callback of an `others`, with the products of `some`. Returns 0 with an error if it raises. */
 static int call_others(PyObject *function, const group *some) {
     const pending *all = some->all;
     PyObject *numbers = PyList_New(some->count), *products = PyList_New(some->count), *done = NULL;
@@ -261,8 +257,7 @@ static int goes(const others *by, const group *some) {
     return yes;
 }
 
-/* Buffers for one run: two elements of `outs` per pending product, and one element of `places` (NULL if all products
- * are of one kind). */
+/* Buffers for one run: two `outs` per pending product, and one of `places` (NULL if all are of one kind). */
 typedef struct {
     written *outs;
     gemm_place *places;

@@ -60,8 +60,7 @@ static inline int gemm_kind_of(const pending *all, Py_ssize_t product) {
     return all->entries ? all->entries[product].kind : 0;
 }
 
-/* The estimated time in which the engine computes one product on one fast core, in nanoseconds. 0: other code computes
- * the product. */
+/* The estimated nanoseconds of one product in the engine, on one fast core. 0: other code computes it. */
 static inline double gemm_kind_ns(const kind *k) {
     return k->what.plan ? k->what.work / 50 : 0;
 }
@@ -80,10 +79,9 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
 /* Adds products to a Batch that has no pending products: those from number `start` up to number `count` (exclusive) or
- * to the first product of another kind. Stores their results in the list `results`. Returns the number of products that
- * were added. Returns 0 if the first product cannot be pending, or if the work of the products from `start` to `count`
- * is `most_work` or more. Returns -1 if an error is set. The columns must not change until the products are
- * computed. */
+ * to the first product of another kind. Stores their results in the list `results`. Returns the number of added
+ * products: 0 if the first product cannot be pending, or if the work of the products from `start` to `count` is
+ * `most_work` or more; -1 if an error is set. The columns must not change until the products are computed. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *const *scales, PyObject *results, double most_work);
 

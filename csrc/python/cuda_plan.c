@@ -1,8 +1,7 @@
 /* Products of CUDA arrays that a Memo repeats: reads the arrays' metadata, and launches a Sequence for the arrays.
  *
  * The arrays belong to a class whose library has DLPack's C exchange API (PyTorch since 2.10). The API's functions
- * return address, shape, strides, type and stream in some nanoseconds. For the same data, Python code needs many
- * calls. */
+ * return address, shape, strides, type and stream in some nanoseconds; Python code needs many calls for them. */
 #include "cuda.h"
 #include "order.h"
 
@@ -82,8 +81,8 @@ static void pack(const char *form, const gemm_scalar *x, char *to) {
     }
 }
 
-/* Launches a product for operands at the addresses `at`. Returns 0 if an address is not aligned as the kernels require,
- * or if a launch failed. */
+/* Launches a product for operands at `at`. Returns 0 if an address is not aligned for the kernels, or if a launch
+ * failed. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
     uint64_t places[SLOTS] = {0};
     char packed[SCALE_BYTES] = {0};

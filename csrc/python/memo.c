@@ -1,13 +1,12 @@
 /* gemm._memo: repeats products of NumPy arrays, and of some device arrays, without the checks in Python.
  *
- * For the first product of a kind, gemm/frontend/arguments.py normalises the arguments, and a plan is chosen.
- * A Memo stores the plan under the operands' signature: element types, shapes and strides. Products with the same
- * signature are of one kind. A later call goes directly to the engine if its operands have a known signature and its
- * output overlaps no input (except that c may be the output). All other calls are unknown, and go through the checks in
- * Python. This file makes no choices, and raises no errors about operands.
+ * For the first product of a kind, gemm/frontend/arguments.py normalises the arguments, and a plan is chosen. A Memo
+ * stores the plan under the operands' signature: element types, shapes and strides. Products with the same signature
+ * are of one kind. A later call goes directly to the engine if its operands have a known signature and its output
+ * overlaps no input (except that c may be the output). All other calls go through the checks in Python. This file makes
+ * no choices, and raises no errors about operands.
  *
- * Arrays are read only if their class is exactly numpy.ndarray, because a subclass may give its elements another
- * meaning.
+ * Only arrays of the exact class numpy.ndarray are read: a subclass may give its elements another meaning.
  */
 #define GEMM_IMPORTS_NUMPY
 #include "memo.h"
@@ -24,9 +23,9 @@ static Py_ssize_t type_of(PyArrayObject *array) {
     return number >= NPY_USERDEF ? (Py_ssize_t)PyArray_DESCR(array) : 0;
 }
 
-/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless
- * `object` is an aligned ndarray of numbers with 1 to MOST_AXES axes and at least one element, or a device array that
- * gemm_device_read can read. */
+/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless it is
+ * an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or a device array that gemm_device_read can
+ * read. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
     if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
@@ -48,8 +47,7 @@ static int read_array(PyObject *object, int at, signature *key, extent *where) {
     return 1;
 }
 
-/* Whether `object` is an array with the type, shape and strides at position `at` of the signature. Stores its
- * address in `data`. */
+/* Whether `object` is an array with the signature's type, shape and strides at `at`. Stores its address in `data`. */
 static int array_alike(const signature *key, int at, PyObject *object, char **data) {
     if (!PyArray_CheckExact(object)) return 0;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -79,8 +77,8 @@ int gemm_memo_holds(const memo *self) {
     return self->era == era;
 }
 
-/* Reads the signature and extents of a, b, c, out and bias (None: absent). Returns 0 if their product cannot be
- * repeated here. */
+/* Reads the signature and extents of a, b, c, out, bias (or None). Returns 0 if their product cannot be repeated
+ * here. */
 static int read_operands(PyObject *const *arrays, signature *key, extent *where) {
     memset(key, 0, sizeof *key);
     memset(where, 0, ARRAYS * sizeof *where);
@@ -281,8 +279,7 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* The entries leave the Memo before their objects are released: releasing objects may run any Python code, even
-     * code that uses this Memo. */
+    /* The entries leave the Memo before their objects are released, which may run any code, even of this Memo. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;

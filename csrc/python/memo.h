@@ -1,5 +1,4 @@
-/* Declarations that the files of gemm._memo share. They use Python's limited API: one build supports every CPython
- * from 3.10 on. */
+/* Declarations of gemm._memo's files. Python's limited API: one build supports every CPython from 3.10 on. */
 #ifndef GEMM_PYTHON_MEMO_H
 #define GEMM_PYTHON_MEMO_H
 
@@ -53,8 +52,7 @@ typedef struct {
 /* An entry of a Memo: the data with which products of one kind are computed again. */
 typedef struct {
     signature key;
-    /* The engine's plan. NULL on a device, and for a product on the host that the engine does not compute; only a Batch
-     * uses an entry for the latter. */
+    /* The engine's plan. NULL on a device, and for host products of other code (entries only for a Batch). */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
     gemm_scalar alpha;  /* replaces the call's alpha if the call's alpha is 0 */
@@ -83,9 +81,8 @@ typedef struct {
     table slots;
 } memo;
 
-/* Finds the entry for a call's product. Returns the entry; the pointer is valid until the Memo changes. Stores the
- * operands' extents in `at`, and the rounded alpha and beta in `scale`. Returns NULL without an error if the product is
- * unknown. */
+/* Finds the entry for a call's product; the pointer is valid until the Memo changes. Stores the operands' extents in
+ * `at`, and the rounded alpha and beta in `scale`. Returns NULL without an error if the product is unknown. */
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
 /* The plan with which the engine computes pending products of a kind. NULL: other code computes them. */
@@ -117,8 +114,7 @@ static inline int gemm_apart(const extent *x, const extent *y) {
  * and stores its extent. Returns 0 if it cannot read the array. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
-/* Stores the additional data of a device product: `from` is the argument `device` of Memo.learn. Returns 0 with an
- * error set on failure. */
+/* Stores Memo.learn's argument `device` (`from`) for a device product. Returns 0 with an error set on failure. */
 int gemm_device_learn(PyObject *from, slot *to);
 
 /* Enqueues the product. Returns its result, a new reference. Returns NULL without an error on failure; the Python code
@@ -131,13 +127,11 @@ void gemm_front_forget(void);
 /* The number of Batches that threads have entered and not left. It is 0 during almost every call. */
 extern int gemm_batches;
 
-/* Like gemm_memo_repeat, for a thread that may have entered a Batch. If it has, and the product is small enough, the
- * product becomes pending. */
+/* Like gemm_memo_repeat. If the thread has entered a Batch and the product is small enough, it becomes pending. */
 PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 
-/* Computes the pending products of this thread's Batch. The thread then has no Batch until gemm_batch_resume. Returns
- * the Batch, a new reference. Returns NULL without an error if the thread has no Batch, and NULL with an error set if
- * the computation failed. */
+/* Computes the pending products of this thread's Batch; the thread then has no Batch until gemm_batch_resume. Returns
+ * the Batch, a new reference; NULL if the thread has no Batch; or NULL with an error set if the computation failed. */
 PyObject *gemm_batch_pause(void);
 void gemm_batch_resume(PyObject *batch);
 

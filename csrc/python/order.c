@@ -1,5 +1,4 @@
-/* Checks whether pending products may be computed in any order. They may if no product reads or writes memory that
- * another product writes.
+/* Checks whether products may be computed in any order: no product reads or writes memory that another product writes.
  *
  * 1. The ranges of addresses that are written are listed, and sorted by address if necessary. Results that were
  * created one after another are usually in order already.
