@@ -2,7 +2,7 @@
  *
  *     re = fma(-a.im, b.im, fma(a.re, b.re, re))        im = fma(a.im, b.re, fma(a.re, b.im, im))
  *
- * A real alpha or beta only multiplies the real and the imaginary part of a number. A full complex product would also
+ * A real alpha or beta multiplies the real and the imaginary part separately. A full complex product would also
  * multiply both parts by the scalar's zero imaginary part, and 0 times infinity would give NaN.
  *
  * There are two implementations, which give the same bits:

@@ -55,8 +55,8 @@ typedef struct gemm_scalar {
  * gemm_pack_function describes, and k in the formulas of a_ts and b_ts is rounded up to a multiple of k_group.
  *
  * Panels (packed operands) are aligned to 64 bytes, and zeros complete the last panel. The kernel never reads memory
- * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except for GEMM_UNPACKED_DOTS (m = 1, k >
- * 1). Rows of `from`, c and `to` are contiguous (the stride between columns is 1). With k = 0, a and b are not read.
+ * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except with GEMM_UNPACKED_DOTS, m = 1 and k
+ * > 1. Rows of `from`, c and `to` are contiguous (the stride between columns is 1). If k = 0, a and b are not read.
  */
 typedef struct gemm_block {
     int64_t m, n, k;
@@ -131,8 +131,8 @@ typedef struct gemm_plan {
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
     const gemm_block *direct; /* filled in by gemm_is_direct; or NULL: small products are then slower */
-    /* If nonzero, out holds raw sums of earlier steps along k, and this product continues them. This requires alpha =
-     * 1, c = NULL, out.column = 1 and an out of the sum type. */
+    /* If nonzero, out holds raw sums of earlier steps along k, and this product continues them. This requires c = NULL,
+     * alpha = 1, out.column = 1 and an out of the sum type. */
     int32_t accumulate;
 } gemm_plan;
 

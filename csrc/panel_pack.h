@@ -1,5 +1,4 @@
-/* Packing with conversion: defines NAMED(pack), a gemm_pack_function from type T_IN to panels of P of WIDTH rows.
- * Terms:
+/* Packing with conversion: defines NAMED(pack), a gemm_pack_function from T_IN to panels of WIDTH rows of P. Terms:
  *
  *   group           the K_GROUP elements of one row in K_GROUP steps along k; contiguous in a panel
  *   line            the WIDTH elements of one step along k

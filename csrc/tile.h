@@ -68,8 +68,7 @@
  *   FMA_ONE(x, y, z) FMA of single elements; if defined, sums for m = 1 may be split over k
  *   DOTS(x)          the kernel's own function for sums split over k, instead of this header's; a_ps = b_ps = 1
  *
- * parameters.h reports missing parameters. This header undefines all parameters, so a file may include it several
- * times.
+ * parameters.h reports missing parameters. This header undefines all parameters, so it may be included several times.
  */
 #include "gemm.h"
 
@@ -161,8 +160,8 @@
 #define AHEAD 8 /* prefetch distance along k, in rows of b */
 #endif
 
-/* Computes `tiles` tiles of rows x nv, one below the other, from row i and column j of the block on. a and b: the
- * operands of the first tile.
+/* Computes `tiles` tiles of rows x nv, one below the other, from row i and column j of the block on. a and b point to
+ * the operands of the first tile.
  *
  *   whole       the last vector of a row has VL columns, not only last_count
  *   packed      a and b are panels of MR rows and NR columns
@@ -266,7 +265,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #undef EACH_VECTOR
 }
 
-/* One function for each rows x nv. It has a copy of the loop for complete, and one for partial last vectors. */
+/* One function for each rows x nv, with two copies of the loop: for a complete and for a partial last vector. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
 #define TILE(rows, nv)                                                                                              \
     TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
@@ -308,7 +307,8 @@ static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
 
 #ifdef STREAM
-/* Applies the epilogue to a vector of sums of row 0 and stores it to C at column j: all of it if `whole`, or `part`. */
+/* Applies the epilogue to a vector of sums of row 0 and stores it to C from column j on: the whole vector, or
+ * `part`. */
 TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
         T *to = (T *)x->to + j;
@@ -377,8 +377,7 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
-/* Multiplies one row of a by several packed panels of b at a time: one panel has too few accumulators to hide the
- * latency. */
+/* Multiplies one row of a by several panels of b at a time: one has too few accumulators to hide the FMA latency. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
     const IN *a = (const IN *)x->a;

@@ -1,6 +1,5 @@
 /* Integers that wrap like NumPy's. All operations are exact modulo 2^s, where SUM has s bits and C has at most s bits.
- * Therefore signedness matters only where a narrower operand is widened to SUM, and an unsigned C serves signed types,
- * too.
+ * Therefore signedness matters only where a narrower operand is widened to SUM. An unsigned C also serves signed types.
  *
  *   A, B     types of the elements of a and b in memory; signed if widening must extend the sign
  *   C, SUM   unsigned types

@@ -13,7 +13,7 @@
 #define AVX2_INLINE static __forceinline
 #endif
 
-/* The first `count` elements of a vector. Loads use the mask; stores use the count: masked stores are often slow. */
+/* The first `count` elements of a vector. Loads use the mask, stores the count: masked stores are slow on many CPUs. */
 typedef struct avx2_part {
     __m256i mask;
     int count;
@@ -116,7 +116,7 @@ AVX2_INLINE void avx2_transpose_doubles(__m256d *transposed, const double *x, in
     transposed[0] = _mm256_unpacklo_pd(a, b), transposed[1] = _mm256_unpackhi_pd(a, b);
 }
 
-/* Loads a complex number (two doubles) from each of two rows, rs doubles apart, or zero from rows i >= count. */
+/* transposed[0] = a complex number (two doubles) of each of two rows, rs doubles apart. Rows i >= count are zero. */
 AVX2_INLINE void avx2_transpose_complex(__m256d *transposed, const double *x, int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
     transposed[0] = _mm256_insertf128_pd(_mm256_castpd128_pd256(count > 0 ? _mm_loadu_pd(x) : none),

@@ -1,5 +1,5 @@
-/* int32 and uint32: low halves of products, by vpmulld. 6 rows x 2 ymm: 12 accumulators, 2 for b, 1 for a, 1 for
- * products. */
+/* int32 and uint32. vpmulld computes the low halves of the products. 6 rows x 2 ymm. Registers: 12 accumulators, 2 for
+ * b, 1 for a, 1 for products. */
 #include "avx2.h"
 
 #define KERNEL i32gemm_avx2_6x16

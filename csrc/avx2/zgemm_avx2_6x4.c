@@ -1,4 +1,4 @@
-/* complex128: 6 rows x (1 ymm of real parts + 1 of imaginary parts): 12 accumulators, 2 for b, 2 for a: all 16. */
+/* complex128: 6 rows x (1 ymm of real, 1 of imaginary parts): 12 accumulators, 2 for b, 2 for a: all 16 registers. */
 #include "avx2.h"
 
 #define CATALOG_ROW zgemm_avx2_6x4

@@ -10,7 +10,7 @@
 #define AVX512
 #endif
 
-/* Like avx2_transpose, for 16 rows: transposed[p] = x[0 ... 15][p] for p < 4. */
+/* Like avx2_transpose, but for 16 rows: transposed[p] = x[0 ... 15][p] for p < 4. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose(__m512 *transposed, const void *x,
                                                                           int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
@@ -63,7 +63,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_double
 #undef ROWS
 }
 
-/* Loads a complex number (two doubles) from each of four rows, rs doubles apart, or zero from rows i >= count. */
+/* transposed[0] = a complex number (two doubles) of each of four rows, rs doubles apart. Rows i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose_complex(__m512d *transposed, const double *x,
                                                                                   int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();

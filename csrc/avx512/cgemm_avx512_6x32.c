@@ -1,4 +1,4 @@
-/* complex64: 6 rows x (2 zmm of real parts + 2 of imaginary parts): 24 accumulators, 4 for b, 2 for a: 30 of 32. */
+/* complex64: 6 rows x (2 zmm of real, 2 of imaginary parts): 24 accumulators, 4 for b, 2 for a: 30 of 32 registers. */
 #include "avx512.h"
 
 #define CATALOG_ROW cgemm_avx512_6x32

@@ -1,5 +1,5 @@
-/* int32 and uint32: low halves of products, by vpmulld. 12 rows x 2 zmm: 24 accumulators, 2 for b, 1 for a, 1 for
- * products. */
+/* int32 and uint32. vpmulld computes the low halves of the products. 12 rows x 2 zmm. Registers: 24 accumulators, 2 for
+ * b, 1 for a, 1 for products. */
 #include "avx512.h"
 
 #define KERNEL i32gemm_avx512_12x32

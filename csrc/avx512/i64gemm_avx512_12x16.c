@@ -1,4 +1,4 @@
-/* int64 and uint64: low halves of products, by vpmullq (AVX512DQ). The tile is that of i32gemm_avx512_12x32. */
+/* int64 and uint64. vpmullq (AVX512DQ) computes the low halves of the products. 12 rows x 2 zmm, as for int32. */
 #include "avx512.h"
 
 #define KERNEL i64gemm_avx512_12x16

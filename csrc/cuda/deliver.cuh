@@ -13,7 +13,7 @@
 #include "hopper.cuh"
 #include "ptx.cuh"
 
-// Boxes of 16 rows by 128 bytes of out that a warp may store by TMA at the same time; 0: out is not stored by TMA.
+// OUT_BOXES: boxes (16 rows by 128 bytes of out) that a warp may store by TMA at the same time; 0: no stores by TMA.
 #ifndef OUT_BOXES
 #define OUT_BOXES 0
 #endif

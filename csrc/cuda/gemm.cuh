@@ -97,8 +97,7 @@ template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
 }
 
 // The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE.
-// Complex numbers use chains of fma (scale_add). Each step is rounded separately: equal sums give equal bits in all
-// kernels.
+// Complex numbers: chains of fma (scale_add). Each step is rounded separately: equal sums give equal bits everywhere.
 
 #ifndef ACTIVATION
 // Kernels that would inline `activate` once per sum define ACTIVATION with __noinline__, and thus compile faster.

@@ -16,7 +16,7 @@
 // A product with few rows is launched as the transposed product out' = b' a'. The kernel also accepts more than BN
 // columns: it computes BN columns at a time, and each group of columns reads a again. Strides may be anything, except
 // that a's stride along k (with A_TURNED: along m) must be 1 if A_VECTOR is not 1. The number of bytes of a in flight
-// determines the speed: a multiprocessor of an H200 needs about 30 KiB; 16 loads by each of 256 threads are 64 KiB.
+// determines the speed: a busy multiprocessor of an H200 needs 30 KiB; 16 loads by each of 256 threads are 64 KiB.
 //
 // Grid: x = ceil(n / BN) * ceil(m / BM) * parts, for groups of columns, blocks of rows and parts of k. The part changes
 // fastest, then the block of rows. y = the batch.
@@ -229,7 +229,7 @@ INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
     }
 }
 
-// Computes the block's sums over its part of k to shared[slot * BM * BN + j * BM + row]. The caller adds the slots.
+// Stores the block's sums over its part of k to shared[slot * BM * BN + j * BM + row]. The caller adds the slots.
 //
 // Why one barrier per chunk is enough for two buffers of b: the barrier comes after all stores of its chunk. A thread
 // stores chunk c + 2 to the buffer of chunk c only after the barrier of chunk c + 1, and each thread reaches that

@@ -146,8 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
         for (int e = 0; e < PAIR; ++e) columns[e] = b_tile + PlaceB()(LEFT - shift + e) + lane;
 
         // The tiles are refilled between two barriers: all threads reach the first one after their last read, the
-        // second one after their stores. The loop bounds are the same for the whole block, so all threads meet at each
-        // barrier.
+        // second one after their stores. The loop bounds are the same for the whole block, so all threads meet at both.
         for (int row = 0; row < ROWS && row * WARPS < rows; row += TM) {
             SUM acc[TM][TN] = {};
             for (long long done = 0; done < g.k; done += DEPTH) {

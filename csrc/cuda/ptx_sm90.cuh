@@ -223,8 +223,7 @@ PTX void mma_f64(double (&d)[4], const double (&a)[8], const double (&b)[4]) { /
                    "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
-// ---- setmaxnreg (sm_90a): sets a warpgroup's registers per thread to N, a multiple of 8 (24 to 256). All 4 warps call
-// it.
+// ---- setmaxnreg (sm_90a): all warps of a warpgroup set their registers per thread to N, a multiple of 8 (24 to 256).
 
 template <int N> PTX void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

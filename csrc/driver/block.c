@@ -31,8 +31,7 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
                            int64_t n) {
     enum {
         /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once per row
-         * of tiles). With GEMM_FAST_PANELS, b of any size is packed if the kernel reads it more than FEW_PASSES
-         * times. */
+         * of tiles). With GEMM_FAST_PANELS, b of any size is packed if it is read more than FEW_PASSES times. */
         FEW_TILES = 32,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
@@ -151,7 +150,7 @@ typedef struct {
     /* the raw sums that one block of k passes to the next; raw[i - s0, j - j0] belongs to element (i, j) of C */
     char *raw;
     int64_t raw_rs;
-    int64_t p0, k, depth; /* first step along k, number of steps, and the latter rounded up to k_group */
+    int64_t p0, k, depth; /* first step along k, number of steps, and that number rounded up to k_group */
     int64_t i0;           /* first row of the block of rows */
 } position;
 

@@ -113,6 +113,7 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
     const double ns = (double)all.lines * (double)line_bytes * ns_per_byte;
     const gemm_acquired acquired = gemm_acquire_threads(GEMM_COPY_POOL, ns, (int)min64(count, INT32_MAX));
     gemm_parallel(acquired, copy_job, &all, count, acquired.threads);
-    /* A serial copy holds no pool. gemm_release_threads would use its time to estimate the speed of products. */
+    /* A serial copy holds no pool. It must not call gemm_release_threads, which would use the copy's time to estimate
+     * the speed of products. */
     if (acquired.threads > 1) gemm_release_threads(acquired);
 }

@@ -8,7 +8,7 @@ enum {
     GEMM_ALIGNMENT = 64 /* bytes: a cache line, and the widest vector */
 };
 
-/* A part of a product: a rectangle of C, with all of k. Operands' element (i, j): base + i * rs + j * cs, in
+/* A rectangle of C of one product, with all of k. Element (i, j) of an operand is at base + i * rs + j * cs
  * elements. */
 typedef struct gemm_subproblem {
     int64_t m, n, k;

@@ -6,8 +6,7 @@
  *
  * Threads take the jobs of a call from an atomic counter. The caller executes jobs, too, and can execute all of them.
  * Therefore it never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker
- * joins a call by taking a free slot. If it wakes too late, it finds no free slot. Woken workers do not queue for a
- * lock.
+ * joins a call by taking a free slot; if it wakes too late, there is none. Woken workers do not queue for a lock.
  *
  * Sleeping workers are woken as a tree: the caller wakes two, each of these wakes two more, and so on, until the call
  * has enough. Therefore the caller starts its first job after two wake-ups, however many threads there are.
@@ -301,7 +300,7 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
     if (ns > GEMM_SHORT_NS)
         acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
     gemm_parallel(acquired, work, context, count, acquired.threads);
-    /* gemm_release_threads would use a serial loop's time to estimate the speed of products */
+    /* Not for a serial loop: gemm_release_threads would use its time to estimate the speed of products. */
     if (acquired.threads < 2) return;
     acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
     gemm_release_threads(acquired);

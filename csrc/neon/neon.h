@@ -23,7 +23,7 @@
 #endif
 
 /* Loads an element of a into lane 0, for an FMA by lane. A plain load does not occupy an execution unit that the FMAs
- * need. For most other formulations, compilers emit ld1r or dup, which do. */
+ * need. For most other formulations, compilers emit ld1r or dup, which do occupy such a unit. */
 #if defined(__GNUC__) && defined(__aarch64__)
 #define NEON_ELEMENT(name, vector, type, load)                 \
     NEON_INLINE vector name(const void *p) {                   \

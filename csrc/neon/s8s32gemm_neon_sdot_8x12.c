@@ -1,4 +1,5 @@
-/* int8 x int8 with int32 sums, which wrap. sdot adds four products per lane, at least twice as fast as int16 FMAs. */
+/* int8 x int8 with int32 sums, which wrap. sdot adds four products per lane and has at least twice the rate of int16
+ * multiply-adds. */
 #include "neon.h"
 
 #define KERNEL s8s32gemm_neon_sdot_8x12

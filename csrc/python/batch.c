@@ -1,5 +1,4 @@
-/* gemm._memo.Batch: products that are called one by one and computed together. From call to computation they are
- * pending.
+/* gemm._memo.Batch: products that are called one by one and computed together. Until then, a called product is pending.
  *
  * A Batch stores each pending product as addresses and the number of its kind, if a Memo knows the product. Products of
  * one kind differ only in their arrays (see `kind`). `run` computes all products of one kind in one pass of the engine,
@@ -18,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Multiply-adds from which on a device may be faster than the CPU. For less work, the callback `goes` is not called. */
+/* The work, in multiply-adds, from which a device may be faster than the CPU. For less work, `goes` is not called. */
 static const double ASKED_FROM = 5e7;
 
 int gemm_batches;
@@ -125,7 +124,7 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
     return 1;
 }
 
-/* Like `add`, for a product of the same kind as the last pending product. Returns 0 if its kind is another one. */
+/* Like `add`, for a product of the same kind as the last pending product. Returns 0 for a product of another kind. */
 static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObject **result) {
     if (!all->count) return 0;
     const int number = all->entries[all->count - 1].kind;
@@ -188,7 +187,7 @@ typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The products of kind `number` among the pending products `start` to `stop` (exclusive): first index, and count. */
+/* The pending products of kind `number` from `start` to `stop` (exclusive): the first one's index, and their count. */
 typedef struct {
     const pending *all;
     int number;
@@ -202,8 +201,7 @@ static group group_of(const pending *all, int number, Py_ssize_t start, Py_ssize
     return some;
 }
 
-/* Stores a product's operands as borrowed references; c may be None. Returns 0 with an error if a column is too
- * short. */
+/* Stores a product's operands, borrowed (c may be None). Returns 0 with an error set if a column is too short. */
 static int operands_of(const pending *all, Py_ssize_t product, PyObject **operands) {
     for (int operand = 0; operand < OPERANDS; operand++) {
         if (!all->entries) {
@@ -217,7 +215,7 @@ static int operands_of(const pending *all, Py_ssize_t product, PyObject **operan
     return 1;
 }
 
-/* Calls `function`, a callback of an `others`, with the products of `some`. Returns 0 with an error if it raises. */
+/* Calls `function`, a callback of `others`, with the products of `some`. Returns 0 with an error set if it raises. */
 static int call_others(PyObject *function, const group *some) {
     const pending *all = some->all;
     PyObject *numbers = PyList_New(some->count), *products = PyList_New(some->count), *done = NULL;
@@ -257,7 +255,7 @@ static int goes(const others *by, const group *some) {
     return yes;
 }
 
-/* Buffers for one run: two `outs` per pending product, and one of `places` (NULL if all are of one kind). */
+/* Buffers for one run: per pending product, two `outs` and one of `places` (NULL if all products are of one kind). */
 typedef struct {
     written *outs;
     gemm_place *places;

@@ -60,7 +60,7 @@ static inline int gemm_kind_of(const pending *all, Py_ssize_t product) {
     return all->entries ? all->entries[product].kind : 0;
 }
 
-/* The estimated nanoseconds of one product in the engine, on one fast core. 0: other code computes it. */
+/* The estimated time of one product in the engine on one fast core, in nanoseconds. 0: other code computes it. */
 static inline double gemm_kind_ns(const kind *k) {
     return k->what.plan ? k->what.work / 50 : 0;
 }

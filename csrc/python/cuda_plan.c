@@ -1,7 +1,7 @@
 /* Products of CUDA arrays that a Memo repeats: reads the arrays' metadata, and launches a Sequence for the arrays.
  *
  * The arrays belong to a class whose library has DLPack's C exchange API (PyTorch since 2.10). The API's functions
- * return address, shape, strides, type and stream in some nanoseconds; Python code needs many calls for them. */
+ * return address, shape, strides, type and stream in some nanoseconds. In Python, the same data takes many calls. */
 #include "cuda.h"
 #include "order.h"
 
@@ -81,8 +81,7 @@ static void pack(const char *form, const gemm_scalar *x, char *to) {
     }
 }
 
-/* Launches a product for operands at `at`. Returns 0 if an address is not aligned for the kernels, or if a launch
- * failed. */
+/* Launches a product for operands at `at`. Returns 0 if an address is not aligned as required, or if a launch fails. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
     uint64_t places[SLOTS] = {0};
     char packed[SCALE_BYTES] = {0};

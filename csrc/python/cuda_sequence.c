@@ -85,7 +85,7 @@ typedef struct {
     step *steps;
 } sequence;
 
-/* Launches the step `x` for the addresses `at`. Results: see gemm_sequence_launch. */
+/* Launches the step `x` for the addresses `at`. The results are those of gemm_sequence_launch. */
 static int launch(const sequence *self, const step *x, const uint64_t *at, void *stream, const char *scale,
                   int *which) {
     char given[MOST_PARAMETERS], unaligned[MOST_MAPS * MAP_BYTES + MAP_ALIGNMENT];
@@ -124,8 +124,7 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
     return self->api.launch_ex(&config, x->function, parameters, NULL);
 }
 
-/* Allocates the workspace, zeroes what must begin as zeros, launches all steps, frees the workspace (after errors,
- * too). */
+/* Allocates the workspace, zeroes what must begin as zeros, and launches all steps. Always frees the workspace. */
 static int run_steps(const sequence *self, uint64_t *at, void *stream, const char *scale, int *which) {
     int status = 0;
     if (self->room) {

@@ -11,14 +11,14 @@
 
 enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, SETS = 64 };
 
-/* Options of an earlier call, and their Memo. The set owns the options: no other object can get their addresses. */
+/* Options of an earlier call, and their Memo. The set owns the options, so no other object can get their addresses. */
 typedef struct {
     PyObject *option[OPTIONS], *memo;
 } set;
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* `names`: of alpha, beta, the options, c, out, bias. `defaults`: of alpha, beta and the options. */
+    /* `names`: those of alpha, beta, the options, c, out and bias. `defaults`: those of alpha, beta and the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;
@@ -46,7 +46,7 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* Distributes a call's arguments. Returns 0 for wrong ones; the Python function then raises the error. */
+/* Distributes a call's arguments to `given` and `option`. Returns 0 if they are wrong: Python then raises the error. */
 static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count,
                           PyObject **given, PyObject **option) {
     static const int last[] = {C, OUT, BIAS};

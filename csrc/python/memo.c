@@ -24,8 +24,7 @@ static Py_ssize_t type_of(PyArrayObject *array) {
 }
 
 /* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless it is
- * an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or a device array that gemm_device_read can
- * read. */
+ * an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or gemm_device_read can read it. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
     if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
@@ -77,8 +76,7 @@ int gemm_memo_holds(const memo *self) {
     return self->era == era;
 }
 
-/* Reads the signature and extents of a, b, c, out, bias (or None). Returns 0 if their product cannot be repeated
- * here. */
+/* Reads signature and extents of a, b, c, out and bias (None: absent). Returns 0 if the product cannot be repeated. */
 static int read_operands(PyObject *const *arrays, signature *key, extent *where) {
     memset(key, 0, sizeof *key);
     memset(where, 0, ARRAYS * sizeof *where);
@@ -279,7 +277,7 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* The entries leave the Memo before their objects are released, which may run any code, even of this Memo. */
+    /* Entries leave the Memo before their objects are released: that may run any code, even code that uses it. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;

@@ -52,7 +52,7 @@ typedef struct {
 /* An entry of a Memo: the data with which products of one kind are computed again. */
 typedef struct {
     signature key;
-    /* The engine's plan. NULL on a device, and for host products of other code (entries only for a Batch). */
+    /* The engine's plan. NULL on a device, and for host products that the engine does not compute (only in a Batch). */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
     gemm_scalar alpha;  /* replaces the call's alpha if the call's alpha is 0 */
@@ -127,7 +127,7 @@ void gemm_front_forget(void);
 /* The number of Batches that threads have entered and not left. It is 0 during almost every call. */
 extern int gemm_batches;
 
-/* Like gemm_memo_repeat. If the thread has entered a Batch and the product is small enough, it becomes pending. */
+/* Like gemm_memo_repeat, except if the thread has entered a Batch: then small enough products become pending. */
 PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 
 /* Computes the pending products of this thread's Batch; the thread then has no Batch until gemm_batch_resume. Returns

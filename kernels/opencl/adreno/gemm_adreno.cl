@@ -14,9 +14,9 @@
  *                                                 A_TURNED, else a row of the operand.
  *
  * The number of registers determines the speed. With more outputs, a work-item needs more registers but fewer loads per
- * multiply-add. With fewer registers, more waves fit and hide the latency of each other's loads: four waves of 128
- * work-items with 24 vector registers per work-item. To save registers, all indices are 32-bit numbers; the host
- * ensures that operands span fewer than 2^31 elements.
+ * multiply-add. With fewer registers, more waves hide the latency of each other's loads: with 24 vector registers per
+ * work-item, four waves of 128 work-items fit. To save registers, all indices are 32-bit numbers; the host ensures that
+ * operands span fewer than 2^31 elements.
  *
  * m, n and k are padded to multiples of TM, TN and BK; `k` is the padded size. Along k, a is padded with -0.0 and b
  * with +0.0: adding their product, -0.0, changes no sum, not even -0.0. out and c are not padded.

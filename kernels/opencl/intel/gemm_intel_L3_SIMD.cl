@@ -135,8 +135,8 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 #endif
     }
 
-    /* p0 is k here, so the next line adds 0. The compiler does not know this, and so cannot compute the final addresses
-     * before the loop, where they would occupy registers. */
+    /* p0 is k here, so the next line adds 0. The compiler does not know this. Otherwise it would compute the final
+     * addresses before the loop and keep them in registers. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r, e) FINISH((accum)sum[r].s##e, z, i0 + r, j0 + e)
 #pragma unroll
