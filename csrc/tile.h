@@ -307,8 +307,7 @@ static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
 
 #ifdef STREAM
-/* Applies the epilogue to a vector of sums of row 0 and stores it to C from column j on: the whole vector, or
- * `part`. */
+/* Applies the epilogue to a vector of sums of row 0 and stores it to C from column j on: all of it, or only `part`. */
 TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
         T *to = (T *)x->to + j;

@@ -1,5 +1,8 @@
 /* Checks whether products may be computed in any order: no product reads or writes memory that another product writes.
  *
+ * 1. The ranges of addresses that are written are listed, and sorted by address if necessary. Results that were
+ * created one after another are usually in order already.
+ * 2. If neighbouring written ranges overlap, two products write the same memory.
  * 3. For each range that is read, a search finds the last written range that begins before the read range ends. If any
  * written range overlaps the read range, that last one does. The search is skipped if the span of all memory that is
  * read does not overlap the span of all that is written, for example if a, b and out are pieces of three large arrays.
