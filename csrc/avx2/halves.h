@@ -6,8 +6,7 @@
  *   low, high      convert the lower or the upper 16 bits of each of 8 elements of 32 bits
  */
 
-/* Loads the first and the last elements of the part with two loads, which may overlap. The elements that both vectors
- * have are shifted out of the second one. */
+/* Loads the part's first and last elements with two loads. If these overlap, a shift removes the duplicates. */
 TARGET static inline __m256 load_part(const uint16_t *p, int count) {
     if (count >= 4) {
         const __m128i last = _mm_loadl_epi64((const __m128i *)(p + count - 4));

@@ -260,10 +260,9 @@ struct AsTheyAre {
 };
 
 // Stores tile `tile` of product z. In `sums`, each warp has 16 rows of WIDE columns. All warps of GROUPS warpgroups
-// call this function together. `staging`: STAGING bytes per warp. `ring`: shared memory for the split-K exchange.
-// `joined`: the barrier of that exchange. `out_map`: tensor map of out, used only if g.mapped is 1. Before the
-// epilogue, each sum becomes adjust(sum, i, j), where i and j are its row and column in out. adjust is also called for
-// elements outside out (i >= m or j >= n).
+// call this function together. `staging`: STAGING bytes per warp. `ring`, `joined`: shared memory and barrier for the
+// split-K exchange. `out_map`: tensor map of out, used only if g.mapped is 1. Before the epilogue, each sum becomes
+// adjust(sum, i, j), where i and j are its row and column in out (or beyond: i >= m or j >= n).
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
                     Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {

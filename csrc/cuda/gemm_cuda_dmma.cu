@@ -125,8 +125,7 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     }
 };
 
-// The addresses of this lane's elements of the warp's rows of a (columns of b). Each element is at a constant offset
-// from one of the base addresses in `at`.
+// The addresses of this lane's elements of the warp's rows of a (columns of b): constant offsets from those in `at`.
 template <bool ALONG, int SIZE> struct Elements {
     const double *at[ALONG ? 2 : 4];
 

@@ -61,8 +61,7 @@ PTX void barrier_wait(unsigned bar, unsigned parity) {
     while (!barrier_try(bar, parity)) {}
 }
 
-// The same wait with acquire semantics at cluster scope: this thread's later accesses come after the loads and stores
-// that precede the remote arrivals.
+// The same with acquire semantics at cluster scope: later accesses follow all accesses before the remote arrivals.
 PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
     unsigned done;
     do {

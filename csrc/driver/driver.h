@@ -8,8 +8,8 @@ enum {
     GEMM_ALIGNMENT = 64 /* bytes: a cache line, and the widest vector */
 };
 
-/* A rectangle of C of one product, with all of k. Element (i, j) of an operand is i * rs + j * cs elements behind its
- * base. */
+/* A part of one product: a rectangle of C, with all of k. Element (i, j) of an operand is at base + i * rs + j * cs, in
+ * elements. */
 typedef struct gemm_subproblem {
     int64_t m, n, k;
     const void *a, *b, *c; /* c may be NULL */

@@ -162,8 +162,7 @@ void gemm_leave_threads(int count) {
         if (spins % 16 == 0) yield_cpu();                                                                        \
     }
 
-/* Subtracts up to `most` from a counter that never becomes negative. Returns the number that was subtracted. `before`
- * receives the old value of the counter. */
+/* Subtracts up to `most` from a counter, at most to 0. Returns the difference; `before` receives the old value. */
 static int take_up_to(atomic_int *count, int most, int *before) {
     int found = atomic_load(count), taken;
     do taken = found < most ? found : most;

@@ -17,8 +17,7 @@ typedef struct {
     PyObject *const *columns; /* each column has enough items: reading past the end would raise a Python error */
     gemm_place *places;
     int64_t from; /* the position in the columns of the first product to read */
-    /* count: the number of products to read. odd: the index of the first product found so far that is of another kind,
-     * or `count`. Any thread may lower `odd`. */
+    /* count: products to read. odd: the index of the first one of another kind (or count); any thread may lower it. */
     int64_t count, odd;
 } reading;
 
