@@ -376,7 +376,8 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
-/* Multiplies one row of a by several panels of b at a time: one has too few accumulators to hide the FMA latency. */
+/* Multiplies a row of a by several panels of b at a time: a single panel has too few accumulators for the FMA
+ * latency. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
     const IN *a = (const IN *)x->a;

@@ -62,10 +62,10 @@ grant_threads(void) {
     if (wish && atoi(wish) > 0) gemm_grant_threads(atoi(wish));
 }
 
-/* Packs an operand and conjugates it, a small piece at a time, with the kernel's own packing function. Therefore it
- * does not depend on the order of elements in a panel, except for one property of all complex kernels: in a panel of
- * `width` rows, step p along k starts at element p * width. If there is only one step, kernels may use another order.
- * Therefore no piece has a single step, unless k is 1. */
+/* Packs an operand and conjugates it. The function conjugates a small piece at a time and calls the kernel's own
+ * packing function for it. Therefore the order of elements in a panel does not matter, except for one property of all
+ * complex kernels: in a panel of `width` rows, step p along k starts at element p * width. If there is only one step,
+ * kernels may use another order. Therefore no piece has a single step, unless k is 1. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
         enum { CAPACITY = 512 };                                                                                      \
@@ -103,7 +103,7 @@ static int is_complex(const blas_call *x) {
     return x->type == BLAS_C || x->type == BLAS_Z;
 }
 
-/* Returns whether op(X), the matrix X or its transpose, as `trans` says, is stored row by row. */
+/* op(X) is the matrix X or its transpose, as `trans` says. Returns whether op(X) is stored row by row. */
 static int by_rows(const blas_call *x, int trans) {
     return (x->layout == CblasRowMajor) == (trans == CblasNoTrans);
 }

@@ -86,7 +86,7 @@ template <int HIGH, int WIDE> INLINE unsigned tiles_of(const Gemm &g) {
 }
 
 struct Share {
-    int first, steps; // first step and number of steps; a step is DEEP elements of k, the product's last may be shorter
+    int first, steps; // first step, number of steps; a step is DEEP elements of k, or fewer at the end of k
 };
 
 // The steps of part number `part` of k. All parts have equally many steps, except the last ones (fewer or none).

@@ -196,7 +196,7 @@ PTX void ldmatrix_x4_trans(unsigned (&to)[4], unsigned row) {
                  : "memory");
 }
 
-// ---- mma.sync: d += a * b by one warp. The PTX ISA defines the fragment layout, but not the rounding inside.
+// ---- mma.sync: d += a * b by one warp. The PTX ISA defines the fragment layout, but not how the instruction rounds.
 
 #define PTX_MMA(shape, types)                                                                                          \
     asm volatile("mma.sync.aligned." shape ".row.col.f32." types ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \

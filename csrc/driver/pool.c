@@ -34,8 +34,8 @@ enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each threa
 enum {
     /* Time from waking a sleeping worker to the worker's first job, under a hypervisor (the slowest case). */
     WAKE_NS = 50000,
-    /* Minimum work per thread. If workers sleep, a call gains time even if a wake-up takes 3 * WAKE_NS. If they spin,
-     * the work makes up for cache misses and for less efficient, smaller jobs. */
+    /* Minimum work per thread. If workers sleep, this much work saves time even if a wake-up takes 3 * WAKE_NS. If they
+     * spin, it makes up for cache misses and for less efficient, smaller jobs. */
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
     SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; the next product often comes earlier */

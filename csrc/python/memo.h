@@ -114,7 +114,8 @@ static inline int gemm_apart(const extent *x, const extent *y) {
  * and stores its extent. Returns 0 if it cannot read the array. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
-/* Stores Memo.learn's argument `device` (`from`) for a device product. Returns 0 with an error set on failure. */
+/* Stores the data of a device product: `from` is Memo.learn's argument `device`. Returns 0 with an error set on
+ * failure. */
 int gemm_device_learn(PyObject *from, slot *to);
 
 /* Enqueues the product. Returns its result, a new reference. Returns NULL without an error on failure; the Python code
