@@ -55,8 +55,9 @@ typedef struct gemm_scalar {
  * gemm_pack_function describes, and k in the formulas of a_ts and b_ts is rounded up to a multiple of k_group.
  *
  * Panels (packed operands) are aligned to 64 bytes, and zeros complete the last panel. The kernel never reads memory
- * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except with GEMM_UNPACKED_DOTS, m = 1 and k
- * > 1. Rows of `from`, c and `to` are contiguous (the stride between columns is 1). If k = 0, a and b are not read.
+ * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except with GEMM_UNPACKED_DOTS (and m = 1,
+ * k > 1). Each row of `from`, c and `to` is contiguous (the stride between columns is 1). If k = 0, a and b are not
+ * read.
  */
 typedef struct gemm_block {
     int64_t m, n, k;

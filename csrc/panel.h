@@ -94,8 +94,7 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
 }
 #endif
 
-/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR. Single rows are frequent, so they have their own
- * tile. */
+/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR (1, too, because single rows are frequent). */
 TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                            int64_t to_rs) {
     if (rows == 1) {

@@ -376,8 +376,7 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
-/* Multiplies a row of a by several panels of b at a time: a single panel has too few accumulators for the FMA
- * latency. */
+/* Multiplies a row of a by several panels of b at a time: a single panel cannot hide the latency of the FMAs. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
     const IN *a = (const IN *)x->a;

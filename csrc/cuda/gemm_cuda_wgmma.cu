@@ -8,7 +8,6 @@
 //      BM | a     |   | 64 rows   |  warpgroup 0     Each operand may be contiguous along k or along m (n): wgmma reads
 //         |       |   | 64 rows   |  warpgroup 1     16-bit types in both layouts, and TMA loads boxes that fit them
 //         +-------+   +-----------+                  (struct Operand).
-//
 
 #ifndef A_TYPE
 #define A_TYPE bfloat16 // or float16; B_TYPE must be the same

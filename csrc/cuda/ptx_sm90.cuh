@@ -137,7 +137,7 @@ template <int PENDING> PTX void bulk_wait() {
 }
 
 // Waits until at most PENDING of this thread's groups of stores have not yet read their shared memory. The shared
-// memory of its other groups may then be reused.
+// memory of the thread's other groups may then be reused.
 template <int PENDING> PTX void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }

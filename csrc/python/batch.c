@@ -215,7 +215,7 @@ static int operands_of(const pending *all, Py_ssize_t product, PyObject **operan
     return 1;
 }
 
-/* Calls `function`, a callback of `others`, with the products of `some`. Returns 0 with an error set if it raises. */
+/* Calls `function`, a callback of `others`, with the products of `some`. Returns 0 with an error set on failure. */
 static int call_others(PyObject *function, const group *some) {
     const pending *all = some->all;
     PyObject *numbers = PyList_New(some->count), *products = PyList_New(some->count), *done = NULL;

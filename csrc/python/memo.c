@@ -277,7 +277,7 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* Entries leave the Memo before their objects are released: that may run any code, even code that uses it. */
+    /* Entries leave the Memo before their objects are released, because that may run any code, even on this Memo. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;
