@@ -102,7 +102,7 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     // i = 0, 1, ..., COUNT - 1 in this order, because each call advances `at`.
     __device__ __forceinline__ void start(unsigned tile, int i, int valid) {
         const int first = ALONG ? place<true, SIZE>(col, row) : place<false, SIZE>(row, col);
-        // The parenthesis has few different values; the other terms of the addresses are compile-time constants.
+        // The expression in parentheses has few values; the other terms of the addresses are compile-time constants.
         const unsigned to = tile + (first ^ i * DOWN % 4 * 4) * 8;
         copy_async<WIDTH * 8>(to + i * DOWN * (ALONG ? SIZE : BK) * 8, at, valid * 8);
         at += DOWN * (ALONG ? of_p : of_x);

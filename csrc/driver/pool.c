@@ -162,7 +162,8 @@ void gemm_leave_threads(int count) {
         if (spins % 16 == 0) yield_cpu();                                                                        \
     }
 
-/* Subtracts up to `most` from a counter, at most to 0. Returns the difference; `before` receives the old value. */
+/* Subtracts up to `most` from a counter without going below 0. Returns the difference, and the old value in
+ * `before`. */
 static int take_up_to(atomic_int *count, int most, int *before) {
     int found = atomic_load(count), taken;
     do taken = found < most ? found : most;
