@@ -63,10 +63,9 @@ constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 
 // Number of partial sums in shared memory for each element of out.
 constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;
 constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1; // ORDERED: elements per thread
-// Number of threads that add the partial sums and store the results.
-constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;
-constexpr int STAGED = CHUNK * BN / THREADS;              // elements of b that a thread loads per chunk
-constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1; // 32-bit words per load
+constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;  // threads that add partial sums and store results
+constexpr int STAGED = CHUNK * BN / THREADS;                     // elements of b that a thread loads per chunk
+constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1;        // 32-bit words per load
 static_assert(CHUNK % PIECE == 0 && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
 static_assert(2 * CHUNK * BN * (int)sizeof(SUM) >= JOIN_BYTES(RUN, MEMBERS), "what parts exchange has no room");
 

@@ -32,8 +32,7 @@ enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each threa
 #endif
 
 enum {
-    /* Time from waking a sleeping worker to the worker's first job, under a hypervisor (the slowest case). */
-    WAKE_NS = 50000,
+    WAKE_NS = 50000, /* from waking a sleeping worker to its first job, under a hypervisor (the slowest case) */
     /* Minimum work per thread. If workers sleep, this much work saves time even if a wake-up takes 3 * WAKE_NS. If they
      * spin, it makes up for cache misses and for less efficient, smaller jobs. */
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
