@@ -63,7 +63,8 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
     }
 };
 
-// The ring of stages. The loading thread and each thread that multiplies step through the stages in their own copies.
+// The ring of stages. The loading thread and each thread that multiplies have their own copies of this object, and step
+// through the stages in the same order.
 //
 // Why a stage may be reused: each reader arrives at `empty` after its last read of the stage (with wgmma: after it has
 // waited for the wgmma group). It arrives at the `empty` barrier of every block whose loader writes to this stage. The

@@ -52,7 +52,8 @@ typedef struct {
 /* An entry of a Memo: the data with which products of one kind are computed again. */
 typedef struct {
     signature key;
-    /* The engine's plan. NULL on a device, and for host products that the engine does not compute (only in a Batch). */
+    /* The engine's plan. NULL on a device, and for a product on the host that the engine does not compute; only a Batch
+     * uses an entry of the latter kind. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
     gemm_scalar alpha;  /* replaces the call's alpha if the call's alpha is 0 */
@@ -114,8 +115,7 @@ static inline int gemm_apart(const extent *x, const extent *y) {
  * and stores its extent. Returns 0 if it cannot read the array. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
-/* Stores the data of a device product: `from` is Memo.learn's argument `device`. Returns 0 with an error set on
- * failure. */
+/* Stores a device product's data; `from` is Memo.learn's argument `device`. Returns 0 with an error set on failure. */
 int gemm_device_learn(PyObject *from, slot *to);
 
 /* Enqueues the product. Returns its result, a new reference. Returns NULL without an error on failure; the Python code
