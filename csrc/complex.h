@@ -2,8 +2,8 @@
  *
  *     re = fma(-a.im, b.im, fma(a.re, b.re, re))        im = fma(a.im, b.re, fma(a.re, b.im, im))
  *
- * If alpha or beta is real, the two parts of the number that it scales are each multiplied by it. A full complex
- * product would also multiply them by the scalar's zero imaginary part, and 0 times infinity would give NaN.
+ * A real alpha or beta multiplies the real and the imaginary part separately. A full complex product would also
+ * multiply both parts by the scalar's zero imaginary part, and 0 times infinity would give NaN.
  *
  * There are two implementations, which give the same bits:
  *
@@ -22,7 +22,8 @@
  *   VECTOR, LANES               vector type, and the number of real numbers in a vector
  *   SET1(x), LOAD_REALS(p), STORE_REALS(p, v)    broadcast, load, store
  *   FMADD(x, y, z), FNMADD(x, y, z)              x * y + z, z - x * y
- *   SPLIT(p, re, im), INTERLEAVE(p, re, im)      load and store LANES complex numbers as two vectors
+ *   SPLIT(p, re, im), INTERLEAVE(p, re, im)      load and store LANES complex numbers as two vectors. SPLIT may permute
+ *                               the columns if INTERLEAVE restores them: with AVX, both stay within 128-bit lanes.
  *   ROWS, PAIRS                 the tile of the `panels` implementation: rows, and pairs of vectors (real parts and
  *                               imaginary parts) per row
  *
@@ -50,14 +51,12 @@ typedef struct vectors {
 } vectors;
 
 #define IS_ONE(s) ((s)->re == 1 && (s)->im == 0)
-/* FIXED_ORDER: for the transposed product, the roles of a and b are exchanged, which would add the two products of `im`
- * in the opposite order. */
+/* FIXED_ORDER: with a and b exchanged, the two products of `im` would be added in the opposite order. */
 #define FLAGS (GEMM_FIXED_ORDER | GEMM_COMPLEX)
 
 #ifdef TIMES_I
 /* Multiplies by i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the signs at each use.
- * Otherwise the compiler keeps the signs in a register and, for lack of registers, some accumulators in memory. That is
- * five times slower. */
+ * Otherwise it keeps the signs in a register and some accumulators in memory, which is five times slower. */
 TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
     const REAL *signs = alternate;
@@ -84,10 +83,10 @@ TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
 /* Applies the epilogue to `count` sums of row 0 and stores the results to C, from column j on. */
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums);
 
-/* For m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum is split over k: each lane has a part of
- * its own. `re` sums the products of a and b: a.re * b.re in even lanes, a.im * b.im in odd lanes. `im` sums the
- * products of i * a and b: -a.im * b.re in even lanes, a.re * b.im in odd lanes. At the end, DIFFERENCE(re) is the real
- * part, and DIFFERENCE(im) is minus the imaginary part. */
+/* For m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum is split over k, one part per lane. `re`
+ * sums the products of a and b: a.re * b.re in even lanes, a.im * b.im in odd lanes. `im` sums the products of i * a
+ * and b: -a.im * b.re in even lanes, a.re * b.im in odd lanes. At the end, DIFFERENCE(re) is the real part, and
+ * DIFFERENCE(im) is minus the imaginary part. */
 TARGET static void split_dots(const gemm_block *x) {
     /* COLUMNS columns at a time, with two accumulators each (re, im): enough to hide the FMA latency */
     enum { COLUMNS = 4, STEP = LANES / 2 };
@@ -143,8 +142,7 @@ TARGET static void split_dots(const gemm_block *x) {
 #define SCALED(s, v) scaled(s, v)
 #define PLUS_SCALED(s, c, v) plus_scaled(s, c, v)
 #define STREAM
-/* Less than the default 4 * NR: a complex FMA has twice the latency of a real FMA, and a tile of one row hides less of
- * that latency. */
+/* Less than 4 * NR (the default): a complex FMA has twice the latency, and a tile of one row hides less of it. */
 #define STREAM_FROM (3 * NR)
 #include "tile.h"
 #define TARGET ISA

@@ -10,11 +10,10 @@
  *   raw sum   the accumulator of an element of C, before alpha, beta and c are applied
  *
  * A kernel computes one block of C, tile by tile in registers. The block's operands fit the caches. A kernel allocates
- * no memory, starts no threads and does not query the machine. The driver (csrc/driver) does all of that. The driver
- * does no arithmetic: it only moves elements. Therefore the numerical contract concerns only the kernels. For each
- * element (i, j) of the block:
+ * no memory, starts no threads and does not query the machine: the driver (csrc/driver) does. The driver only moves
+ * elements. Therefore the numerical contract concerns only the kernels. For each element (i, j) of the block:
  *
- *     acc = from[i,j], or +0 if from == NULL         from: raw sums of earlier steps along k; not scaled, thus exact
+ *     acc = from[i,j], or +0 if from == NULL         from: raw sums of earlier steps along k, stored without rounding
  *     acc = fma(a[i,p], b[p,j], acc)                 for p = 0 ... k-1, in this order
  *     t   = alpha == 1 ? acc : alpha * acc           alpha * acc is rounded before the next line uses it
  *     to[i,j] = c == NULL ? t : fma(beta, c[i,j], t)
@@ -38,8 +37,7 @@
 extern "C" {
 #endif
 
-/* alpha or beta, already rounded to the type of C. Floating-point types use `re`, complex types `re` and `im`, integer
- * types `integer`. */
+/* alpha or beta, rounded to the type of C. Floats use `re`, complex numbers `re` and `im`, integers `integer`. */
 typedef struct gemm_scalar {
     double re, im;
     int64_t integer;
@@ -57,9 +55,9 @@ typedef struct gemm_scalar {
  * gemm_pack_function describes, and k in the formulas of a_ts and b_ts is rounded up to a multiple of k_group.
  *
  * Panels (packed operands) are aligned to 64 bytes, and zeros complete the last panel. The kernel never reads memory
- * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except for GEMM_UNPACKED_DOTS (m = 1 and
- * k > 1). Each row of `from`, c and `to` is contiguous: the stride between their columns is 1. With k = 0 the kernel
- * reads neither a nor b.
+ * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except with GEMM_UNPACKED_DOTS (and m = 1,
+ * k > 1). Each row of `from`, c and `to` is contiguous (the stride between columns is 1). If k = 0, a and b are not
+ * read.
  */
 typedef struct gemm_block {
     int64_t m, n, k;
@@ -84,11 +82,11 @@ typedef void gemm_pack_function(void *to, const void *x, int64_t rs, int64_t ps,
                                 int64_t width);
 
 /* The descriptor that each kernel's file defines. Its name is the name of the kernel's row in the catalog
- * (gemm/catalog). All sizes are bytes per element. */
+ * (gemm/catalog). Sizes are in bytes per element. */
 typedef struct gemm_kernel {
     const char *name;
-    int32_t a_size, b_size, c_size, sum_size; /* of a, b, c (and out) in matrices, and of the sum type */
-    int32_t a_packed, b_packed;               /* of a and b in panels */
+    int32_t a_size, b_size, c_size, sum_size; /* sizes of a, b, c (and out) in matrices, and of the sum type */
+    int32_t a_packed, b_packed;               /* sizes of a and b in panels */
     int32_t mr, nr, k_group;                  /* panels pad k to a multiple of k_group, which is 1 for float, double */
     int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;
@@ -134,8 +132,8 @@ typedef struct gemm_plan {
     const int64_t *batch_shape;
     gemm_strides a, b, c, out;
     const gemm_block *direct; /* filled in by gemm_is_direct; or NULL: small products are then slower */
-    /* out holds raw sums of earlier steps along k, and this product continues them. It requires alpha = 1, c = NULL,
-     * out.column = 1 and an out of the sum type. */
+    /* If nonzero, out holds raw sums of earlier steps along k, and this product continues them. This requires c = NULL,
+     * alpha = 1, out.column = 1 and an out of the sum type. */
     int32_t accumulate;
 } gemm_plan;
 
@@ -177,8 +175,7 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
  * The copy has a thread pool of its own, separate from the pool of products. While a product runs, a copy uses only
  * threads that the product leaves free: together, both use at most gemm_get_num_threads() threads.
  *
- * `stream` selects stores that bypass the caches, if the CPU has them. Set it for large data that is not read again
- * soon. */
+ * `stream` selects stores that bypass the caches, if the CPU has them: for large data that is not read again soon. */
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,
                const int64_t *from_strides, int64_t size, int32_t stream);
 
@@ -199,7 +196,7 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
 int gemm_get_num_threads(void);
 void gemm_set_num_threads(int threads);
 void gemm_grant_threads(int most);
-/* Makes products of the calling thread use `count` threads fewer than that maximum, but at least one thread. This
+/* Makes products of the calling thread use `count` threads fewer than gemm_get_num_threads(), but at least one. This
  * leaves `count` CPUs free for other work. The default is 0. */
 void gemm_leave_threads(int count);
 

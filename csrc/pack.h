@@ -47,9 +47,9 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
         int64_t done = 0;
 #if defined(TRANSPOSE) && defined(PACK_PLAIN)
         /* A line is the WIDTH elements of one step along k. The loop transposes blocks of VL rows. If VL does not
-         * divide WIDTH, the stores of the last block extend into the start of the next line. Therefore the loop stores
-         * the last block first; the first block is stored later and overwrites the excess. After the last line of the
-         * last panel, the driver allocates slack for the excess. */
+         * divide WIDTH, the stores of the last block extend into the start of the next line. Therefore the last block
+         * is stored first: the first block is stored later and overwrites the excess. For the excess after the last
+         * panel, the driver allocates slack. */
         enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
 #define TRANSPOSE_ROWS(i, have)                                                     \
     V transposed[TRANSPOSE_DEPTH];                                                  \

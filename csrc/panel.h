@@ -31,8 +31,9 @@
  *
  * Optional parameters:
  *
- *   OFFSET, SUBTRACT(acc, extra)   OFFSET: the constant that WIDEN_A adds to each element of a, as an X. For each
- *                   column, the tile sums OFFSET * b over k in `extra`. SUBTRACT: acc - extra
+ *   OFFSET          an X that holds, in each element, the constant that WIDEN_A adds to the elements of a. For each
+ *                   column, the tile sums OFFSET * b over k in `extra`, and subtracts the sum at the end.
+ *   SUBTRACT(acc, extra)   acc - extra; required with OFFSET
  *   REORDER_B(p)    puts VL elements of a panel of b, at p, into the order that ROW expects
  *   FLAGS           flags of gemm.h (default: 0)
  *   PACK            if defined, the kernel's file has its own packing functions pack_a and pack_b
@@ -93,8 +94,7 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
 }
 #endif
 
-/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR. Single rows are frequent, so they have their own
- * tile. */
+/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR (1, too, because single rows are frequent). */
 TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                            int64_t to_rs) {
     if (rows == 1) {
@@ -110,8 +110,7 @@ TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, co
     }
 }
 
-/* Applies the epilogue to `count` sums of one row: multiplies them by alpha, adds beta * c, and converts them to C.
- * Overwrites `sums`. */
+/* Applies the epilogue to `count` sums of one row: alpha, beta * c, conversion to C. Overwrites `sums`. */
 TARGET INLINE void finish(const gemm_block *x, int64_t count, SUM *sums, const C *c, C *to) {
     if (!IS_ONE(x->alpha)) {
         const SUM alpha = SCALAR(x->alpha);

@@ -1,5 +1,4 @@
-/* Packing with conversion: defines NAMED(pack), a gemm_pack_function. It converts elements from T_IN in memory to P in
- * panels of WIDTH rows. Terms:
+/* Packing with conversion: defines NAMED(pack), a gemm_pack_function from T_IN to panels of WIDTH rows of P. Terms:
  *
  *   group           the K_GROUP elements of one row in K_GROUP steps along k; contiguous in a panel
  *   line            the WIDTH elements of one step along k
@@ -54,8 +53,8 @@ TARGET INLINE void NAMED(lines)(P *to, const T_IN *x, int64_t ps, int64_t k) {
 }
 
 /* The same for an incomplete panel of `count` < WIDTH rows. First copies SOME lines at a time to `whole` and completes
- * them with zeros. A line is copied in pieces of `run` <= count elements, and the last piece may overlap the piece
- * before. `run` is a constant, because a copy of variable length is a function call. */
+ * them with zeros. A line is copied in pieces of `run` <= count elements; the last piece may overlap the piece before.
+ * `run` is a constant, because a copy of variable length is a function call. */
 TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t count, int64_t k, const int run) {
     enum { SOME = 32 };
     T_IN whole[SOME][WIDTH];
@@ -75,10 +74,8 @@ TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t 
 enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TRANSPOSED_ROWS * TRANSPOSED_ROWS };
 
 /* Packs a panel of any strides and up to WIDTH rows. Converts STRETCH steps of k of all rows to `stretch` (missing rows
- * are zero), then transposes them in registers. If TRANSPOSED_ROWS does not divide WIDTH, the stores of the last block
- * of rows extend into the start of the next line of groups. Therefore the loop stores the last block first; the first
- * block is stored later and overwrites the excess. After the last line of the last panel, the driver allocates slack
- * for the excess. */
+ * are zero), then transposes them in registers. If TRANSPOSED_ROWS does not divide WIDTH, the last block of rows must
+ * be stored first, for the reason given in pack.h. */
 TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
                                           P (*stretch)[NAMED(STRETCH)]) {
     enum { STRETCH = NAMED(STRETCH), LAST = NAMED(LAST) };
@@ -103,8 +100,7 @@ TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int6
 }
 #endif
 
-/* Packs a panel of any strides and up to WIDTH rows, row by row, in pieces of STRETCH steps of k, which stay in the L1
- * cache. */
+/* Packs the same panel row by row, in pieces of STRETCH steps of k, which stay in the L1 cache. */
 TARGET INLINE void NAMED(rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k) {
     enum { STRETCH = 64 };
     const int64_t padded = (k + K_GROUP - 1) / K_GROUP * K_GROUP;

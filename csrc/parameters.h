@@ -1,6 +1,5 @@
-/* Checks the parameters of tile.h, if PARAMETERS_OF_TILE is defined, or else of panel.h. At a missing parameter, the
- * compiler stops with an error that names it. The comments at the start of tile.h and panel.h describe their
- * parameters. */
+/* Checks the parameters of tile.h if PARAMETERS_OF_TILE is defined, else those of panel.h. If one is missing, the
+ * compiler stops with an error that names it. Both headers describe their parameters. */
 #ifdef PARAMETERS_OF_TILE
 #if !defined(NAME)
 #error "tile.h needs NAME"

@@ -22,26 +22,25 @@
  *   TILES(X)         X(1) X(2) ...: X(nv) for each number nv of vectors per row that a tile may have, including NV
  *   FMA(x, y, z)     x * y + z
  *
- * Vectors. Without V, a vector is a single element in plain C, and none of these parameters is needed:
+ * Vector parameters. If V is not defined, a vector is a single element in plain C, and none of these is needed:
  *
  *   V, VL                           vector type, and its number of elements
  *   LOAD(p), STORE(p, v)            load and store a vector
  *   SPLAT(x), MUL(x, y)             broadcast an element, multiply
- *   PART, PART_OF(count)            type and value that describe the first `count` elements of a vector,
- *                                   1 <= count <= VL
- *   LOAD_PART(p, part)              load these elements only; the values of the other elements do not matter
- *   STORE_PART(p, part, v)          store these elements only
+ *   PART, PART_OF(count)            type and value that describe the first `count` elements (1 to VL) of a vector
+ *   LOAD_PART(p, part)              load only the elements of `part`; the values of the other elements do not matter
+ *   STORE_PART(p, part, v)          store only the elements of `part`
  *   X                               type of SPLAT's result (default: V)
- *   ZERO                            a vector of sums of no terms (default: SPLAT((T)0))
+ *   ZERO                            a vector of sums that are zero (default: SPLAT((T)0))
  *
- * If the tile reads a and b, unpacked or in panels, in another type than T:
+ * If the elements of a and b that the tile reads (in matrices or in panels) have another type than T:
  *
- *   IN, WIDEN_IN(x)                 that type, and the conversion of an element to T
+ *   IN, WIDEN_IN(x)                 the type of these elements, and the conversion of an element to T
  *   SPLAT_IN(x), LOAD_IN(p), LOAD_IN_PART(p, part)   SPLAT, LOAD and LOAD_PART with that conversion
  *
  * If C has another type than T:
  *
- *   C_T                             that type
+ *   C_T                             the type of C
  *   LOAD_C(p), STORE_C(p, v), LOAD_C_PART(p, part), STORE_C_PART(p, part, v)   LOAD ... with conversion from or to C_T
  *
  * Scalars and packing:
@@ -67,10 +66,9 @@
  *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH   transposed[p] = the vector of x[i * rs + p] over VL rows i,
  *                    for p < TRANSPOSE_DEPTH; rows i >= count are zero and not read
  *   FMA_ONE(x, y, z) FMA of single elements; if defined, sums for m = 1 may be split over k
- *   DOTS(x)          for such split sums, the kernel's own function instead of this header's; a_ps = b_ps = 1
+ *   DOTS(x)          the kernel's own function for sums split over k, instead of this header's; a_ps = b_ps = 1
  *
- * parameters.h reports a missing parameter. This header undefines all parameters at its end, so a file may include it
- * several times.
+ * parameters.h reports missing parameters. This header undefines all parameters, so it may be included several times.
  */
 #include "gemm.h"
 
@@ -162,8 +160,8 @@
 #define AHEAD 8 /* prefetch distance along k, in rows of b */
 #endif
 
-/* Computes `tiles` tiles of rows x nv, one below the other, starting at row i and column j of the block. a and b point
- * to the operands of the first tile.
+/* Computes `tiles` tiles of rows x nv, one below the other, from row i and column j of the block on. a and b point to
+ * the operands of the first tile.
  *
  *   whole       the last vector of a row has VL columns, not only last_count
  *   packed      a and b are panels of MR rows and NR columns
@@ -267,8 +265,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #undef EACH_VECTOR
 }
 
-/* One function for each rows x nv, with two copies of the loop: one for a complete last vector, one for a partial last
- * vector. */
+/* One function for each rows x nv, with two copies of the loop: for a complete and for a partial last vector. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
 #define TILE(rows, nv)                                                                                              \
     TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
@@ -293,8 +290,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
 #define HEIGHT_OF(nv) ((ACCUMULATORS_UNPACKED) / (nv) < (TALLEST) ? (ACCUMULATORS_UNPACKED) / (nv) : (TALLEST)),
 TILES(TILES_OF)
 
-/* The MR x NV tile of packed panels. Large products spend their time here. Panels are padded with zeros, so a partial
- * last vector of b, too, is loaded completely. */
+/* The MR x NV tile of packed panels. Large products spend their time here. Panels are padded with zeros, so even a
+ * partial last vector of b is loaded completely. */
 TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b,
                                  int64_t a_step, int64_t b_next, int last_count) {
     if (last_count == VL)
@@ -310,8 +307,7 @@ static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
 
 #ifdef STREAM
-/* Applies the epilogue to a vector of sums of row 0 and stores it to C, from column j on. Unless `whole`, only the
- * columns of `part` are stored. */
+/* Applies the epilogue to a vector of sums of row 0 and stores it to C from column j on: all of it, or only `part`. */
 TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
         T *to = (T *)x->to + j;
@@ -338,8 +334,8 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
         STORE_C_PART(to, part, sum);
 }
 
-/* One row of a times an unpacked b with b_cs = 1. The loop reads b along its rows, eight rows at a time. The sums of
- * STRETCH columns stay in the cache. */
+/* Multiplies one row of a by an unpacked b with b_cs = 1. The loop reads b along its rows, eight rows at a time. The
+ * sums of STRETCH columns stay in the cache. */
 TARGET static void LOCAL(stream)(const gemm_block *x) {
     enum { STRETCH = 16384 / sizeof(T), DEPTH = 8 };
     _Alignas(64) T sums[STRETCH];
@@ -380,8 +376,7 @@ TARGET static void LOCAL(stream)(const gemm_block *x) {
     }
 }
 
-/* One row of a times packed panels of b, several panels at a time: a single panel has too few accumulators to hide the
- * latency of the FMAs. */
+/* Multiplies a row of a by several panels of b at a time: a single panel cannot hide the latency of the FMAs. */
 TARGET static void LOCAL(across)(const gemm_block *x) {
     enum { PANELS = 4 };
     const IN *a = (const IN *)x->a;
@@ -412,10 +407,10 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
 }
 
 #ifdef TRANSPOSE
-/* One row of a times b, for a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b in
+/* Multiplies one row of a by a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b in
  * registers, so each sum adds its terms in the order of k. */
 TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
-    /* number of vectors of sums per pass: enough to hide the FMA latency, and few enough columns of b for the caches */
+    /* vectors of sums per pass: enough to hide the FMA latency, few enough columns of b for the caches */
     enum { GROUPS = 2 };
     const IN *a = (const IN *)x->a;
     const T *from = (const T *)x->from;
@@ -456,9 +451,8 @@ TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* Like ordered_dots (one row of a times b with b_ps = 1), but for a_ps = 1, and each sum is split over k: a column of b
- * has CHAINS accumulators, and each lane of an accumulator sums a part of k. The function runs at the speed of memory.
- * Its result is rounded differently from that of ordered_dots. */
+/* Like ordered_dots, but requires a_ps = 1 and splits each sum over k (which rounds differently): a column of b has
+ * CHAINS accumulators, and each lane of an accumulator sums a part of k. Runs at the speed of memory. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a;
@@ -519,7 +513,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         return;
     }
 #endif
-    int wide = NV; /* few rows get wider tiles: otherwise a tile has too few accumulators for the FMA units */
+    int wide = NV; /* for few rows, wider tiles: otherwise a tile has too few accumulators for the FMA units */
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
 
     for (int64_t j = 0; j < n; j += wide * VL) {

@@ -1,6 +1,5 @@
 /* Integers that wrap like NumPy's. All operations are exact modulo 2^s, where SUM has s bits and C has at most s bits.
- * Therefore signedness matters only where an operand that is narrower than SUM is widened, and a kernel with an
- * unsigned C serves the signed type as well.
+ * Therefore signedness matters only where a narrower operand is widened to SUM. An unsigned C also serves signed types.
  *
  *   A, B     types of the elements of a and b in memory; signed if widening must extend the sign
  *   C, SUM   unsigned types

@@ -7,8 +7,7 @@
  *   K_GROUP                32 or 64: elements in a line
  *   STEP(sums, x, y)       the multiplication; the arguments are register numbers
  *
- * The other parameters of panel.h, except those of the tile, are defined before this header or by a header included
- * after it.
+ * The other parameters of panel.h, except those of the tile, are defined before this header or by a later header.
  */
 #ifdef GEMM_EMULATE_AMX
 #include "emulated.h"
@@ -29,7 +28,7 @@
 #define ENTER configure();
 #define LEAVE _tile_release();
 
-/* GROUP: the number of elements that a panel holds for K_GROUP steps of k; they fill two registers */
+/* GROUP: elements that a panel holds for K_GROUP steps of k; they fill two registers */
 enum { LINES = 16, LINE = 64 /* bytes */, GROUP = MR * K_GROUP };
 
 /* A compiler barrier before tile instructions: GCC's intrinsics do not declare that they read memory. */
@@ -51,8 +50,7 @@ TARGET static void configure(void) {
     _tile_loadconfig(&shape);
 }
 
-/* Registers 0 to 3 hold the sums, 4 and 5 hold a, 6 and 7 hold b. Tiles of up to 16 rows do not need registers 2, 3
- * and 5. */
+/* Registers 0 to 3 hold the sums, 4 and 5 hold a, 6 and 7 hold b. Tiles of up to 16 rows do not need 2, 3 and 5. */
 TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                         int64_t to_rs) {
     const int two = rows > LINES;
@@ -91,10 +89,10 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
     }
 }
 
-/* Packing. For each K_GROUP steps of k, a panel of a or b holds two registers, one after the other. In memory, the
- * elements of a matrix are usually contiguous, either along k or across k (along the rows of a, the columns of b). In a
- * panel of a, elements must be contiguous along k. In a panel of b, groups of 4 bytes along k must be contiguous across
- * k. */
+/* Packing. For each K_GROUP steps of k, a panel of a or b holds the contents of two registers, one after the other. In
+ * memory, the elements of a matrix are usually contiguous, either along k or across k (along the rows of a, the columns
+ * of b). In a panel of a, elements must be contiguous along k. In a panel of b, each column's elements along k form
+ * groups of 4 bytes, and the groups of neighbouring columns must be contiguous. */
 
 /* Writes 4 bytes along k for each of 16 columns. In memory, the 16 elements of one step of k are contiguous. */
 TARGET INLINE void interleave(char *to, const PA *x, int64_t ps) {
@@ -137,7 +135,7 @@ TARGET INLINE void pack(void *panels, const void *matrix, int64_t rs, int64_t ps
         for (int64_t p0 = 0; p0 < k; p0 += K_GROUP, to += 2 * LINES * LINE) {
             const PA *x = (const PA *)matrix + i0 * rs + p0 * ps;
             const int64_t count = rows - i0 < MR ? rows - i0 : MR, depth = k - p0 < K_GROUP ? k - p0 : K_GROUP;
-            /* a zero-padded copy, if the registers are incomplete or the matrix is contiguous along neither axis */
+            /* a zero-padded copy, used if the registers are incomplete or neither axis of the matrix is contiguous */
             PA piece[MR][K_GROUP];
             int64_t step = rs;
             const int along = ps == 1, whole = count == MR && depth == K_GROUP;

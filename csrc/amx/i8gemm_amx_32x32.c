@@ -1,5 +1,4 @@
-/* int8 and uint8: the results are the low bytes of int32 sums. These bytes do not depend on whether the operands are
- * signed. */
+/* int8 and uint8: the results are the low bytes of int32 sums, whether the operands are signed or not. */
 #define KERNEL i8gemm_amx_32x32
 #define A uint8_t
 #define B uint8_t

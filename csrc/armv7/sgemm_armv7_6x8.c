@@ -1,7 +1,6 @@
 /* 32-bit Arm with NEON and VFPv4: 6 rows x 2 vectors. Registers: 12 accumulators, 2 vectors of b, 1 element of a: 15 of
- * 16. The vector FMA has no form by lane, so the load broadcasts an element of a. 32-bit NEON flushes subnormals to
- * zero, whatever the control register says. Sums keep the order of k, but because of the flushing a result differs in
- * its last bits where a subnormal occurs. */
+ * 16. The vector FMA has no form by lane, so the load broadcasts an element of a. Sums keep the order of k. But 32-bit
+ * NEON always flushes subnormals to zero, so a result differs in its last bits where a subnormal occurs. */
 #pragma GCC target("fpu=neon-vfpv4")
 #include "../neon/neon.h"
 #include "../neon/floats.h"

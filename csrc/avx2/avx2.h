@@ -13,8 +13,7 @@
 #define AVX2_INLINE static __forceinline
 #endif
 
-/* The first `count` elements of a vector. Loads use the mask. Stores use the count, because a masked store is slow on
- * many CPUs. */
+/* The first `count` elements of a vector. Loads use the mask, stores the count: masked stores are slow on many CPUs. */
 typedef struct avx2_part {
     __m256i mask;
     int count;
@@ -63,9 +62,8 @@ AVX2_INLINE void avx2_store_doubles(double *p, int count, __m256d v) {
     if (count & 1) _mm_store_sd(p, rest);
 }
 
-/* Transposes 8 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 7][p] for p < 4. The distance between rows is
- * `step` bytes. Rows i >= count are zero. Rows i and i + 4 are loaded into the two 128-bit lanes of one register, so
- * no later instruction crosses lanes. */
+/* Transposes 8 rows of 4 elements of 4 bytes, `step` bytes apart: transposed[p] = x[0 ... 7][p] for p < 4. Rows i >=
+ * count are zero. Rows i and i + 4 share one register (a 128-bit lane each), so no later instruction crosses lanes. */
 AVX2_INLINE void avx2_transpose(__m256 *transposed, const void *x, int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
 #define ROWS(i) _mm256_insertf128_ps(_mm256_castps128_ps256(ROW(i)), ROW(i + 4), 1)
@@ -118,8 +116,7 @@ AVX2_INLINE void avx2_transpose_doubles(__m256d *transposed, const double *x, in
     transposed[0] = _mm256_unpacklo_pd(a, b), transposed[1] = _mm256_unpackhi_pd(a, b);
 }
 
-/* Loads one complex number (two doubles) from each of two rows, which are rs doubles apart, into transposed[0]. Rows
- * i >= count are zero. */
+/* transposed[0] = a complex number (two doubles) of each of two rows, rs doubles apart. Rows i >= count are zero. */
 AVX2_INLINE void avx2_transpose_complex(__m256d *transposed, const double *x, int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
     transposed[0] = _mm256_insertf128_pd(_mm256_castpd128_pd256(count > 0 ? _mm_loadu_pd(x) : none),

@@ -1,5 +1,4 @@
-/* bfloat16 with the tiles of sgemm_avx2_6x16. A bfloat16 is the upper half of a float. Integer instructions round
- * floats to bfloat16. */
+/* bfloat16 with the tiles of sgemm_avx2_6x16. Integer instructions widen to float and round floats to bfloat16. */
 #include "avx2.h"
 #include "group.h"
 #include "opaque.h"

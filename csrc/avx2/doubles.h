@@ -15,7 +15,6 @@
 #define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
 #define TRANSPOSE avx2_transpose_doubles
 #define TRANSPOSE_DEPTH 2
-/* 12 of 16 registers are accumulators. The other 4 hold vectors of b and an element of a. */
-#define ACCUMULATORS 12
+#define ACCUMULATORS 12 /* of 16 registers; the other 4 hold vectors of b and an element of a */
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

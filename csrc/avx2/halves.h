@@ -6,8 +6,7 @@
  *   low, high      convert the lower or the upper 16 bits of each of 8 elements of 32 bits
  */
 
-/* Loads the first and the last elements of the part with two loads, which may overlap. A shift removes from the second
- * vector the elements that the first vector also has. */
+/* Loads the part's first and last elements with two loads. If these overlap, a shift removes the duplicates. */
 TARGET static inline __m256 load_part(const uint16_t *p, int count) {
     if (count >= 4) {
         const __m128i last = _mm_loadl_epi64((const __m128i *)(p + count - 4));
@@ -28,7 +27,7 @@ TARGET static inline void store_part(uint16_t *p, int count, __m256 v) {
     for (int i = 0; i < count; i++) p[i] = all[i];
 }
 
-/* tile.h's TRANSPOSE. Two adjacent 16-bit numbers of a row are moved at a time, as one element of 32 bits. */
+/* tile.h's TRANSPOSE. Moves two adjacent 16-bit numbers of a row at a time, as one element of 32 bits. */
 TARGET INLINE void transpose(__m256 *transposed, const uint16_t *x, int64_t rs, int count) {
     __m256 pairs[4];
     avx2_transpose(pairs, x, rs * (int64_t)sizeof *x, count);

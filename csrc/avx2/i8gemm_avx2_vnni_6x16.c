@@ -1,5 +1,5 @@
-/* int8 and uint8: the results are the low bytes of int32 sums. vpdpbusd requires an unsigned a and a signed b; the low
- * bytes do not depend on whether the operands are signed. */
+/* int8 and uint8: the results are the low bytes of int32 sums, whether the operands are signed or not. (vpdpbusd
+ * requires an unsigned a and a signed b.) */
 #include "avx2.h"
 
 #define KERNEL i8gemm_avx2_vnni_6x16

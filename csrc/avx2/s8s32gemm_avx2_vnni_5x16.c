@@ -1,6 +1,5 @@
 /* int8 x int8 with int32 sums, which wrap. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore
- * packing adds 128 to each element of a. With the same instruction, the tile also sums 128 * b over k, and subtracts
- * these sums at the end. Registers: 10 accumulators, 2 for the sums of 128 * b, 2 for b, 1 for a. */
+ * packing adds 128 to a (OFFSET in panel.h). Registers: 10 accumulators, 2 for sums of 128 * b, 2 for b, 1 for a. */
 #include "avx2.h"
 
 #define KERNEL s8s32gemm_avx2_vnni_5x16

@@ -1,6 +1,4 @@
-/* complex128: 6 rows x (1 ymm of real parts + 1 ymm of imaginary parts): 12 accumulators, 2 for b, 2 for a: all 16
- * registers. SPLIT and INTERLEAVE stay within 128-bit lanes: SPLIT permutes the columns, and INTERLEAVE restores their
- * order. */
+/* complex128: 6 rows x (1 ymm of real, 1 of imaginary parts): 12 accumulators, 2 for b, 2 for a: all 16 registers. */
 #include "avx2.h"
 
 #define CATALOG_ROW zgemm_avx2_6x4
@@ -32,8 +30,7 @@
 #define STORE_PART(p, part, v) avx2_store_doubles((double *)(p), (part).count, v)
 #define TRANSPOSE(transposed, x, rs, count) avx2_transpose_complex(transposed, (const double *)(x), 2 * (rs), count)
 #define TRANSPOSE_DEPTH 1
-/* The in-place implementation (see complex.h) uses all 16 registers if a is unpacked: 10 accumulators, up to 2 for b, 2
- * for i * b, 2 for the real and imaginary parts of an element of a. */
+/* In place (see complex.h), an unpacked a uses all 16 registers: 10 accumulators, 2 for b, 2 for i * b, 2 for a. */
 #define ACCUMULATORS 12
 #define ACCUMULATORS_UNPACKED 10
 #define TALLEST 12

@@ -10,8 +10,7 @@
 #define AVX512
 #endif
 
-/* Transposes 16 rows of 4 elements of 4 bytes: transposed[p] = x[0 ... 15][p] for p < 4. The distance between rows is
- * `step` bytes. Rows i >= count are zero. */
+/* Like avx2_transpose, but for 16 rows: transposed[p] = x[0 ... 15][p] for p < 4. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose(__m512 *transposed, const void *x,
                                                                           int64_t step, int count) {
 #define ROW(i) (i < count ? _mm_loadu_ps((const float *)((const char *)x + (i) * step)) : _mm_setzero_ps())
@@ -64,8 +63,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_double
 #undef ROWS
 }
 
-/* Loads one complex number (two doubles) from each of four rows, which are rs doubles apart, into transposed[0]. Rows
- * i >= count are zero. */
+/* transposed[0] = a complex number (two doubles) of each of four rows, rs doubles apart. Rows i >= count are zero. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose_complex(__m512d *transposed, const double *x,
                                                                                   int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();

@@ -1,6 +1,4 @@
-/* complex64: 6 rows x (2 zmm of real parts + 2 zmm of imaginary parts): 24 accumulators, 4 for b, 2 for a: 30 of 32
- * registers. SPLIT and INTERLEAVE stay within 128-bit lanes: SPLIT permutes the columns, and INTERLEAVE restores their
- * order. */
+/* complex64: 6 rows x (2 zmm of real, 2 of imaginary parts): 24 accumulators, 4 for b, 2 for a: 30 of 32 registers. */
 #include "avx512.h"
 
 #define CATALOG_ROW cgemm_avx512_6x32
@@ -34,8 +32,7 @@
 #define TRANSPOSE(transposed, x, rs, count) \
     avx512_transpose_doubles((__m512d *)(transposed), (const double *)(x), rs, count)
 #define TRANSPOSE_DEPTH 2
-/* The in-place implementation (see complex.h) uses up to 32 registers: 24 accumulators, up to 4 for b, 4 for i * b.
- * Elements of a are memory operands. */
+/* In place (see complex.h): 24 accumulators, up to 4 registers for b, 4 for i * b. a's elements are memory operands. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

@@ -15,7 +15,6 @@
 #define FMA_ONE(x, y, z) __builtin_fma(x, y, z)
 #define TRANSPOSE avx512_transpose_doubles
 #define TRANSPOSE_DEPTH 2
-/* 32 registers: 24 accumulators, up to 4 for b, 1 for a. */
-#define ACCUMULATORS 24
+#define ACCUMULATORS 24 /* of 32 registers; up to 4 others hold b, 1 holds a */
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

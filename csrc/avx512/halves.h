@@ -13,7 +13,7 @@ TARGET static inline void store_part(uint16_t *p, __mmask16 part, __m512 v) {
     _mm256_mask_storeu_epi16(p, part, rounded(v));
 }
 
-/* tile.h's TRANSPOSE. Two adjacent 16-bit numbers of a row are moved at a time, as one element of 32 bits. */
+/* tile.h's TRANSPOSE. Moves two adjacent 16-bit numbers of a row at a time, as one element of 32 bits. */
 TARGET INLINE void transpose(__m512 *transposed, const uint16_t *x, int64_t rs, int count) {
     __m512 pairs[4];
     avx512_transpose(pairs, x, rs * (int64_t)sizeof *x, count);

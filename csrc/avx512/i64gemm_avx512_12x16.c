@@ -1,5 +1,4 @@
-/* int64 and uint64. One instruction of AVX512DQ (vpmullq) computes the low halves of the products. 12 rows x 2 zmm, as
- * in i32gemm_avx512_12x32. */
+/* int64 and uint64. vpmullq (AVX512DQ) computes the low halves of the products. 12 rows x 2 zmm, as for int32. */
 #include "avx512.h"
 
 #define KERNEL i64gemm_avx512_12x16

@@ -1,5 +1,4 @@
-/* int8 and uint8: the results are the low bytes of int32 sums. Panels hold int16, and vpmaddwd computes the sum of two
- * products. */
+/* int8 and uint8: the results are the low bytes of int32 sums. Panels hold int16; vpmaddwd adds two products. */
 #include "avx512.h"
 
 #define KERNEL i8gemm_avx512_12x32

@@ -1,6 +1,5 @@
 /* int8 x int8 with int32 sums, which wrap. vpdpbusd adds four products exactly, but requires an unsigned a. Therefore
- * packing adds 128 to each element of a. With the same instruction, the tile also sums 128 * b over k, and subtracts
- * these sums at the end. */
+ * packing adds 128 to each element of a (OFFSET in panel.h). */
 #include "avx512.h"
 
 #define KERNEL s8s32gemm_avx512_vnni_12x32

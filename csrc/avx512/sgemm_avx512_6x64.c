@@ -1,6 +1,5 @@
 /* 6 rows x 4 zmm of floats: 24 accumulators, 4 for b, 1 for a: 29 of 32 registers. A wide tile needs fewer loads than a
- * tall tile: 4 loads of b and 6 broadcasts of a for 24 FMAs. That is well below the two loads per cycle that the CPU
- * can execute. */
+ * tall one: here 4 loads of b and 6 broadcasts of a for 24 FMAs, far fewer than two per cycle, the CPU's limit. */
 #include "avx512.h"
 #include "floats.h"
 

@@ -1,6 +1,4 @@
-/* complex128: 6 rows x (2 zmm of real parts + 2 zmm of imaginary parts): 24 accumulators, 4 for b, 2 for a: 30 of 32
- * registers. SPLIT and INTERLEAVE stay within 128-bit lanes: SPLIT permutes the columns, and INTERLEAVE restores their
- * order. */
+/* complex128: 6 rows x (2 zmm of real, 2 of imaginary parts): 24 accumulators, 4 for b, 2 for a: 30 of 32 registers. */
 #include "avx512.h"
 
 #define CATALOG_ROW zgemm_avx512_6x16
@@ -33,8 +31,7 @@
 #define STORE_PART(p, part, v) _mm512_mask_storeu_pd(p, part, v)
 #define TRANSPOSE(transposed, x, rs, count) avx512_transpose_complex(transposed, (const double *)(x), 2 * (rs), count)
 #define TRANSPOSE_DEPTH 1
-/* The in-place implementation (see complex.h) uses up to 32 registers: 24 accumulators, up to 4 for b, 4 for i * b.
- * Elements of a are memory operands. */
+/* In place (see complex.h): 24 accumulators, up to 4 registers for b, 4 for i * b. a's elements are memory operands. */
 #define ACCUMULATORS 24
 #define TALLEST 12
 #define TILES(X) X(1) X(2) X(3) X(4)

@@ -22,7 +22,7 @@ EXPORT REPLACEABLE void cblas_xerbla(int position, const char *routine, const ch
     va_end(more);
 }
 
-/* The Fortran interface: `routine` has no terminator, and its length is passed after the other arguments. */
+/* The Fortran interface. `routine` has no terminator; its length is passed after the other arguments. */
 EXPORT REPLACEABLE void xerbla_(const char *routine, const int *position, size_t length);
 
 void xerbla_(const char *routine, const int *position, size_t length) {

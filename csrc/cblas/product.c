@@ -1,6 +1,5 @@
 /* Translates BLAS's products to plans for the driver. A column-major product is computed as the row-major product of
- * the transposes (C^T = B^T * A^T). Therefore the rows of the driver's out are always contiguous. Packing conjugates an
- * operand if required. */
+ * the transposes (C^T = B^T * A^T), so the rows of the driver's out are contiguous. Packing conjugates if required. */
 #include "product.h"
 
 #include <stdatomic.h>
@@ -30,8 +29,7 @@ static const row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* The row that is used for each type; NULL until it is chosen. All threads choose the same row, so a race is
- * harmless. */
+/* The row for each type; NULL until it is chosen. All threads choose the same row, so a race is harmless. */
 static _Atomic(const row *) chosen[BLAS_TYPES];
 
 /* Returns the fastest row that this CPU can run. If GEMM_CPU_ISA names a target, rows of this target have priority. */
@@ -65,9 +63,9 @@ grant_threads(void) {
 }
 
 /* Packs an operand and conjugates it. The function conjugates a small piece at a time and calls the kernel's own
- * packing function for each piece. Therefore it does not depend on the order of elements in a panel, except for one
- * property of all complex kernels: in a panel of `width` rows, step p along k starts at element p * width. Kernels may
- * use another order if there is only one step. Therefore no piece has a single step, unless k is 1. */
+ * packing function for it. Therefore the order of elements in a panel does not matter, except for one property of all
+ * complex kernels: in a panel of `width` rows, step p along k starts at element p * width. If there is only one step,
+ * kernels may use another order. Therefore no piece has a single step, unless k is 1. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
         enum { CAPACITY = 512 };                                                                                      \
@@ -105,7 +103,7 @@ static int is_complex(const blas_call *x) {
     return x->type == BLAS_C || x->type == BLAS_Z;
 }
 
-/* Returns whether op(X) is stored row by row. op(X) is the matrix X or its transpose, as `trans` says. */
+/* op(X) is the matrix X or its transpose, as `trans` says. Returns whether op(X) is stored row by row. */
 static int by_rows(const blas_call *x, int trans) {
     return (x->layout == CblasRowMajor) == (trans == CblasNoTrans);
 }
@@ -197,8 +195,8 @@ static void run(task *t, const void *a, const void *b, void *c) {
     gemm_run(&frugal, left, right, addend, c, &t->alpha, &t->beta);
 }
 
-/* Each thread's most recent call and its plan, which later calls with the same arguments (except alpha, beta and the
- * matrices) use again. For small products, making a plan would take most of the time. */
+/* Each thread's most recent call and its plan. Calls whose arguments differ only in alpha, beta and the matrices'
+ * addresses use the plan again. For small products, making a plan would take most of the time. */
 static _Thread_local struct {
     blas_call call;
     task task;

@@ -1,10 +1,10 @@
 // Stores a tile that wgmma has computed: moves the accumulators from a warp's fragments to adjacent elements of out.
 //
 // A warp holds 16 rows of the tile. In lane l, sums[4j + 2h + i] is the element of column 8j + 2(l%4) + i and of row
-// l/4 + 8h, or of row 2(l/4) + h if PAIRED. The sums pass through shared memory. From there, each lane reads the sums
-// of a run (16 bytes of adjacent elements of out) and stores the run at once. If the runs are not aligned, the lane
-// stores single elements. A run is part of a row of out, or part of a column if out_row is 1 and out_col is not. Each
-// warp works independently, except with split-K: the blocks of a tile then exchange partial sums (exchange.cuh).
+// l/4 + 8h, or of row 2(l/4) + h if PAIRED. The sums pass through shared memory, from which each lane reads the sums of
+// a run (16 bytes of adjacent elements of out) and stores the run at once. If the runs are not aligned, the lane stores
+// single elements. A run is part of a row of out, or part of a column if out_row is 1 and out_col is not. Each warp
+// works independently, except with split-K: the blocks of a tile then exchange partial sums (exchange.cuh).
 #ifndef GEMM_CUDA_DELIVER
 #define GEMM_CUDA_DELIVER
 
@@ -13,16 +13,14 @@
 #include "hopper.cuh"
 #include "ptx.cuh"
 
-// Number of boxes of 16 rows by 128 bytes of out that a warp may store by TMA at the same time. 0: out is not stored by
-// TMA.
+// OUT_BOXES: boxes (16 rows by 128 bytes of out) that a warp may store by TMA at the same time; 0: no stores by TMA.
 #ifndef OUT_BOXES
 #define OUT_BOXES 0
 #endif
 
 enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
-    // Number of columns of a warp's sums that are in shared memory at a time.
-    STAGED = 32,
+    STAGED = 32,                        // columns of a warp's sums that are in shared memory at a time
     PITCH = STAGED + 8,                 // elements from row to row in shared memory, chosen to avoid bank conflicts
     BOX_BYTES = 16 * 128,               // bytes of a box
     STAGING_AT = OUT_BOXES ? 1024 : 16, // alignment of the staging memory
@@ -162,7 +160,7 @@ INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigne
 
 // Stores 16-bit results along the rows of out, for products without c. The lanes store WIDE columns, BLOCK at a time.
 // If the rows are aligned, each lane stores 16 bytes at a time. Otherwise each lane stores two elements at a time, and
-// adjacent lanes store adjacent pairs. If each lane instead stored 16 bytes of its own, element by element, every store
+// adjacent lanes store adjacent pairs. If each lane stored 16 bytes of its own instead, element by element, every store
 // instruction would touch every sector of the rows.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
@@ -208,8 +206,7 @@ INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums
     }
 }
 
-// Stores 32 columns of alpha * sums, starting at column `first`, to shared memory at `rows`, as 4-byte numbers in TMA's
-// 128-byte swizzle.
+// Stores 32 columns of alpha * sums, from `first` on, to shared memory: 4-byte numbers in TMA's 128-byte swizzle.
 template <bool PAIRED, class T, int COUNT>
 INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned char *rows) {
     const int lane = threadIdx.x % 32;
@@ -224,12 +221,12 @@ INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned
 }
 
 // Stores results by TMA, for products without c. The warp continues while its boxes are in flight. When a box was
-// completely beyond n, TMA on an H200 wrote past the end of the row, up to the next multiple of 16 bytes. Such boxes
-// are therefore not sent, and rows of out must be multiples of 16 bytes (`out_map` in operand_layout.py).
+// completely beyond n, TMA on an H200 wrote past the end of the row, up to the next multiple of 16 bytes. Therefore
+// such boxes are not sent, and rows of out must be multiples of 16 bytes (`out_map` in operand_layout.py).
 //
 // The memory of a box belongs to one warp. Before the warp writes a new box to this memory, the lane that sent the
-// previous box from it waits until TMA has read that box, and the warp synchronizes. Before the new box is sent, each
-// lane executes a proxy fence, and the warp synchronizes again.
+// previous box waits until TMA has read it, and the warp synchronizes. Before the new box is sent, each lane executes a
+// proxy fence, and the warp synchronizes again.
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, const TensorMap *out_map,
                        unsigned top, unsigned left, int z) {
@@ -263,18 +260,16 @@ struct AsTheyAre {
 };
 
 // Stores tile `tile` of product z. In `sums`, each warp has 16 rows of WIDE columns. All warps of GROUPS warpgroups
-// call this function together. `staging`: STAGING bytes per warp. `ring`: shared memory for the split-K exchange.
-// `joined`: the barrier of that exchange. `out_map`: tensor map of out, used only if g.mapped is 1. Before the
-// epilogue, each sum becomes adjust(sum, i, j), where i and j are its row and column in out. adjust is also called for
-// elements outside out (i >= m or j >= n).
+// call this function together. `staging`: STAGING bytes per warp. `ring`, `joined`: shared memory and barrier for the
+// split-K exchange. `out_map`: tensor map of out, used only if g.mapped is 1. Before the epilogue, each sum becomes
+// adjust(sum, i, j), where i and j are its row and column in out (or beyond: i >= m or j >= n).
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
                     Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {
     enum { MEMBERS = GROUPS * 128, RUNS = COUNT / 4 };
     static_assert(WIDE % STAGED == 0, "tiles are whole");
     const int warp = threadIdx.x / 32;
-    // Tensor maps have 32-bit coordinates.
-    const unsigned top = (unsigned)tile.top + 16 * warp;
+    const unsigned top = (unsigned)tile.top + 16 * warp; // tensor maps have 32-bit coordinates
     unsigned left = (unsigned)tile.left;
     staging += warp * STAGING;
     if constexpr (OUT_BOXES > 0 && !EPILOGUE) {

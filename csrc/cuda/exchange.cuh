@@ -32,7 +32,7 @@ template <int RUNS, int MEMBERS> struct Exchange {
     // `pass` or cluster_meet only after its last access to the memory of `inbox`. Part p is block `rank` + p * apart of
     // the cluster. run_of(i) is this thread's run i as a float4. `parity` is the parity of the current phase of `bar`.
     //
-    // Why it is safe to write an inbox: a block writes only after cluster_meet. All threads of the cluster have then
+    // Why it is safe to write an inbox: a block writes only after cluster_meet, when all threads of the cluster have
     // finished their accesses to that memory. Why the data is complete and not overwritten: a thread reads its inbox
     // only after `bar` has counted all bytes of this phase, and no block sends a byte of the next phase before the
     // readers have called cluster_meet again.

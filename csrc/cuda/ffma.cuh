@@ -1,5 +1,4 @@
-// Products by fused multiply-adds with the outputs in registers: the code that the register-tiled kernels share. T is
-// float or double.
+// Products by fused multiply-adds, outputs in registers: code of the register-tiled kernels. T is float or double.
 //
 //   block    BM x BN outputs; shared memory holds BK rows of BM elements of a, and BK rows of BN elements of b
 //   warp     4 x 8 lanes with TM x TN outputs each; BN / (8 * TN) warps along n
@@ -26,8 +25,8 @@ enum {
 static_assert(BM % (LANES_M * TM) == 0 && BN % (LANES_N * TN) == 0, "warps are whole");
 static_assert(TM % CHUNK == 0 && TN % CHUNK == 0, "lanes read whole chunks");
 
-// A lane's rows are groups of BESIDE_M adjacent rows. It is CHUNK if a is contiguous along m in shared memory, and 1 if
-// a is contiguous along k there (gemm_cuda_ffma_tma).
+// A lane's rows are groups of BESIDE_M adjacent rows: CHUNK rows if a is contiguous along m in shared memory, 1 row if
+// a is contiguous along k (gemm_cuda_ffma_tma).
 #ifndef BESIDE_M
 #define BESIDE_M CHUNK
 #endif
@@ -56,7 +55,7 @@ template <int LANES, int COUNT> INLINE void load(T (&to)[COUNT], unsigned from) 
 //
 // A multiprocessor issues one fma per clock only if the fma reads at most two registers. A register that the previous
 // fma has read in the same operand position is reused and does not count. The loop therefore goes along one row and
-// back along the next. Each fma then reads two registers: its sum and one new element of a or b.
+// back along the next: each fma then reads two registers, its sum and one new element of a or b.
 INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -87,13 +86,13 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
     }
     // acc += a * b over STEPS rows, in ascending k.
     template <int STEPS> __device__ __forceinline__ void multiply(T (&acc)[TM * TN]) {
-#pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth
+#pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth of the speed
         for (int p = 0; p < STEPS; ++p) {
             if (p + 1 < STEPS) row((p + 1) % 2, p + 1);
             add_product(acc, a[p % 2], b[p % 2]);
         }
     }
-    // Multiplies only the first `steps` rows: for the last tile of k. The tile's other rows are zeros and must not be
+    // Multiplies only the first `steps` rows, for the last tile of k. The tile's other rows are zeros and must not be
     // multiplied: adding +0 to a sum of -0 gives +0, but an ORDERED sum must stay -0.
     __device__ __forceinline__ void multiply_rest(T (&acc)[TM * TN], int steps) {
 #pragma unroll 1

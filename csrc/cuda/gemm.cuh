@@ -37,9 +37,8 @@
 typedef Scale<OUT_TYPE>::type SCALE;
 typedef SCALE SUM;
 
-// The arguments of a product, passed by value. Strides count elements and may be negative. k = 0 is allowed; then a and
-// b may be null. c is null if and only if beta is 0: the kernel then does not read C, so NaN in C has no effect. c and
-// out may be the same memory.
+// The arguments of a product, passed by value. Strides count elements and may be negative. If k is 0, a and b may be
+// null. c is null if and only if beta is 0: then C is not read, and NaN in C has no effect. c may be out's memory.
 struct Gemm {
     const A_TYPE *a;
     const B_TYPE *b;
@@ -72,8 +71,8 @@ struct Tile {
     long long top, left; // first row and first column of the tile in out
 };
 
-// The tiles of one product are ordered in bands of `raster` columns of tiles. Inside a band the order is row by row.
-// Blocks that run at the same time therefore read the same rows of a and columns of b, which stay in the L2 cache.
+// The tiles of one product are ordered in bands of `raster` columns of tiles, and inside a band row by row. Blocks that
+// run at the same time therefore read the same rows of a and columns of b, which stay in the L2 cache.
 template <int HIGH, int WIDE> INLINE Tile tile_of(const Gemm &g, unsigned index) {
     const unsigned down = (unsigned)((g.m + HIGH - 1) / HIGH), across = (unsigned)((g.n + WIDE - 1) / WIDE);
     const unsigned band = g.raster > 0 && (unsigned)g.raster < across ? g.raster : across;
@@ -87,24 +86,21 @@ template <int HIGH, int WIDE> INLINE unsigned tiles_of(const Gemm &g) {
 }
 
 struct Share {
-    int first, steps; // first step and number of steps; a step is DEEP elements of k, the product's last may be shorter
+    int first, steps; // first step, number of steps; a step is DEEP elements of k, or fewer at the end of k
 };
 
-// The steps of part number `part` of k. All parts have the same number of steps, except the last ones, which may have
-// fewer or none.
+// The steps of part number `part` of k. All parts have equally many steps, except the last ones (fewer or none).
 template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
     const int all = (int)((g.k + DEEP - 1) / DEEP), share = (all + g.parts - 1) / g.parts;
     const int first = min(part * share, all);
     return Share{first, min(share, all - first)};
 }
 
-// The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE. Complex
-// numbers use chains of fma (scale_add). The result of each step is rounded before the next step, so equal sums give
-// equal bits in all kernels.
+// The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE.
+// Complex numbers: chains of fma (scale_add). Each step is rounded separately: equal sums give equal bits everywhere.
 
 #ifndef ACTIVATION
-// A kernel that would otherwise inline `activate` once per sum defines ACTIVATION with __noinline__, because it then
-// compiles faster.
+// Kernels that would inline `activate` once per sum define ACTIVATION with __noinline__, and thus compile faster.
 #define ACTIVATION INLINE
 #endif
 ACTIVATION float activate(float x, int kind) {
@@ -123,8 +119,7 @@ template <class T> INLINE T activate(T x, int) {
     return x;
 }
 
-// The outputs of batch item z, stored in runs of RUN adjacent elements of a row. A run is one memory access if
-// alignment allows it.
+// The outputs of batch item z, stored in runs of RUN adjacent elements of a row (one access if they are aligned).
 template <int RUN> struct Output {
     const Gemm &g;
     OUT_TYPE *out;
@@ -148,8 +143,7 @@ template <int RUN> struct Output {
         return narrow<OUT_TYPE>(t);
     }
 
-    // Stores the sums of elements (i, j) to (i, j + RUN - 1), except elements outside the matrix. j is a multiple of
-    // RUN.
+    // Stores the sums of elements (i, j) to (i, j + RUN - 1) that are inside the matrix. j is a multiple of RUN.
     __device__ __forceinline__ void put(long long i, long long j, const SUM (&sums)[RUN]) const {
         if (i >= g.m || j >= g.n) return;
         OUT_TYPE *to = out + i * g.out_row + j * g.out_col;

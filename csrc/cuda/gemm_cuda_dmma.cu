@@ -1,5 +1,4 @@
-// gemm_cuda_dmma: out = alpha * a * b + beta * c in float64 on tensor cores (sm_80 and newer), operands loaded by
-// cp.async.
+// gemm_cuda_dmma: out = alpha * a * b + beta * c in float64 on tensor cores, operands by cp.async (sm_80 and newer).
 //
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --8 bytes per load--> fragments --mma--> acc
 //
@@ -17,11 +16,10 @@
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
 // A tile is contiguous along the same axis in shared memory as in global memory. Its rows are 128 bytes or a multiple.
-// Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes of
-// 8 bytes each per piece), and the permutation puts these pieces into different banks.
+// Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes
+// read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
 //
-// Not ORDERED: on Hopper one instruction sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the
-// batch.
+// Not ORDERED: on Hopper, an mma sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the batch.
 
 #ifndef BM
 #define BM 128 // rows of out per block
@@ -68,8 +66,8 @@
 #include "join.cuh"
 
 constexpr int WARPS_N = BN / TN, SLICES = BK / 8, HIGH = TM / 16, WIDE = TN / 8;
-// Whether the kernel loads the fragments of the next 8 steps of k while it multiplies the current ones. For sm_120 and
-// newer the compiler does not find enough registers for this.
+// Whether the kernel loads the fragments of the next 8 steps of k while it multiplies the current ones. From sm_120 on,
+// the compiler does not find enough registers for this.
 constexpr bool ROLLS = __CUDA_ARCH__ < 1200;
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
@@ -104,7 +102,7 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     // i = 0, 1, ..., COUNT - 1 in this order, because each call advances `at`.
     __device__ __forceinline__ void start(unsigned tile, int i, int valid) {
         const int first = ALONG ? place<true, SIZE>(col, row) : place<false, SIZE>(row, col);
-        // The parenthesis has few different values; the other terms of the addresses are compile-time constants.
+        // The expression in parentheses has few values; the other terms of the addresses are compile-time constants.
         const unsigned to = tile + (first ^ i * DOWN % 4 * 4) * 8;
         copy_async<WIDTH * 8>(to + i * DOWN * (ALONG ? SIZE : BK) * 8, at, valid * 8);
         at += DOWN * (ALONG ? of_p : of_x);
@@ -127,8 +125,7 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     }
 };
 
-// The addresses of this lane's elements of the warp's rows of a (columns of b). Each element is at a constant offset
-// from one of the base addresses in `at`.
+// The addresses of this lane's elements of the warp's rows of a (columns of b): constant offsets from those in `at`.
 template <bool ALONG, int SIZE> struct Elements {
     const double *at[ALONG ? 2 : 4];
 
@@ -172,8 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     const Tile tile = tile_of<BM, BN>(g, index);
     const Share share = share_of<BK>(g, part);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    // The first row and column of the warp in the block's tile.
-    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN;
+    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN; // of the warp, in the block's tile
 
     const long long first = share.first * (long long)BK;
     Copies<A_TURNED, BM, A_VECTOR> a_copies(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col,
@@ -242,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
 #pragma unroll
                 for (int y = 0; y < WIDE; ++y) fetch_b(y, stage, slice);
             }
-            // The stage and slice of the fragments to load next. After the last tile they are loaded but not used.
+            // The stage and slice of the fragments to load next. Those after the last tile are loaded but not used.
             const int from = last ? next : stage, ahead = last ? 0 : slice + 1;
 #pragma unroll
             for (int x = 0; x < HIGH; ++x) {
@@ -263,9 +259,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // The copies of whole tiles are distributed over the multiplications of a step, if at least one operand is copied
-    // two elements at a time. If both are copied in single elements, there are too many copies, and the registers would
-    // not suffice.
+    // The copies of whole tiles are distributed over the multiplications of a step if an operand is copied two elements
+    // at a time. If both operands are copied element by element, there are too many copies for the registers.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

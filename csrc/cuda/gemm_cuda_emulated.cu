@@ -1,6 +1,5 @@
-// gemm_cuda_emulated: float32 products computed from bfloat16 or float16 products on Hopper's tensor cores, as accurate
-// as a chain of float32 fma. hopper.cuh describes the roles of the warpgroups, gemm_cuda_split the planes of the
-// operands.
+// gemm_cuda_emulated: float32 products, computed from bfloat16 or float16 products on Hopper's tensor cores, as
+// accurate as a chain of float32 fma. hopper.cuh describes the warpgroups, gemm_cuda_split the operands' planes.
 //
 //     PLANES 3, bfloat16    a*b = a0 b0 + (a0 b1 + a1 b0) + (a1 b1 + a0 b2 + a2 b0)     dropped: below 2^-23 |a b|
 //     PLANES 2, float16     a*b = a0 b0 + (a0 b1 + a1 b0)                               dropped: below 2^-22 |a b|

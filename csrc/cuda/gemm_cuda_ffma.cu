@@ -1,5 +1,4 @@
-// gemm_cuda_ffma: out = alpha * a * b + beta * c with outputs in registers, operands loaded by cp.async (sm_80 and
-// newer).
+// gemm_cuda_ffma: out = alpha * a * b + beta * c, outputs in registers, operands by cp.async (sm_80 and newer).
 //
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes per load--> registers --fma--> acc
 //
@@ -9,9 +8,9 @@
 // transposed by the copy: 8 lanes copy 8 adjacent elements (32 bytes of float). The transposition costs one or two
 // percent of the speed. Beyond the edges of the matrix the copies write zeros. See ffma.cuh.
 //
-// GROUPS groups of threads share the steps of a stage. This keeps a multiprocessor busy if a tile has too few outputs
-// to give 64 or more sums to each of enough threads. The kernel is ORDERED if GROUPS is 1 and k is not split into
-// parts: each output is then one chain of fma in ascending k.
+// GROUPS groups of threads share the steps of a stage. This keeps a multiprocessor busy if a tile has few outputs: a
+// single group of enough threads would have fewer than 64 sums per thread. The kernel is ORDERED if GROUPS is 1 and k
+// is not split into parts: each output is then one chain of fma in ascending k.
 //
 // Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN) * GROUPS.
 
@@ -59,8 +58,7 @@
 
 static_assert(THREADS == WORKERS * GROUPS && BK % GROUPS == 0, "a thread has TM * TN sums");
 
-// Distance in elements from one k to the next in shared memory. The padding of 16 bytes avoids bank conflicts when 8
-// lanes write a transposed row.
+// Elements from one k to the next in shared memory. The padding of 16 bytes avoids bank conflicts of transposed copies.
 enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK };
 
 // A thread's share of the copies of an operand's tiles. In shared memory, a tile is BK rows (steps of k) of WIDE
@@ -104,8 +102,7 @@ template <int WIDE, int WIDTH, bool TURNED> struct Copies {
     }
 };
 
-// Adds the sums of the other groups to those of the first group. `shared` must have room for the sums of the other
-// groups.
+// Adds the sums of the other groups, for which `shared` must have room, to those of the first group.
 INLINE void add_groups(T (&acc)[TM * TN], T *shared) {
     const int group = threadIdx.x / WORKERS;
     Vector<T, CHUNK> *const sums = (Vector<T, CHUNK> *)shared + threadIdx.x % WORKERS;

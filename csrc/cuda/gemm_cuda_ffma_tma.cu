@@ -11,7 +11,7 @@
 // The grid is persistent: each block computes several tiles of out. The operands of the next tile are loaded while the
 // results of the current tile are stored. If the last round has fewer tiles than there are blocks, all blocks share
 // these tiles (see Pieces). b must be contiguous along n, and a along m (A_TURNED 1) or k (A_TURNED 0); other layouts
-// are packed first. With a contiguous along m the loop is 2% faster. For large products this gain exceeds the cost of
+// are packed first. With a contiguous along m, the loop is 2% faster, which for large products exceeds the cost of
 // packing a. The catalog therefore has a row for each layout of a.
 //
 // ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
@@ -110,7 +110,7 @@ struct Rolling {
     // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage;
     // a_at and b_at are the addresses of this lane's first elements there.
     __device__ __forceinline__ void multiply(float (&acc)[TM * TN], unsigned a_at, unsigned b_at) {
-#pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth
+#pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth of the speed
         for (int p = 0; p < BK; ++p) {
             if (p + DEEP == BK) a_begin(a_at);
             if (p + 1 == BK) b_base = kept(b_at);
@@ -122,8 +122,7 @@ struct Rolling {
             add_product(acc, row, b[p % 2]);
         }
     }
-    // Multiplies only the first `steps` rows: for the last stage of a tile. The stage's other rows are zeros and must
-    // not be multiplied: adding +0 to a sum of -0 gives +0, but an ORDERED sum must stay -0.
+    // Multiplies only the first `steps` rows, for the last stage of a tile, like Fragments::multiply_rest (ffma.cuh).
     __device__ __forceinline__ void multiply_rest(float (&acc)[TM * TN], unsigned a_at, int steps) {
 #pragma unroll 1
         for (int p = 0; p < steps; ++p) {
@@ -186,8 +185,8 @@ struct Pieces : Walk<BM, BN, 1> {
         return piece < WHOLE ? run : Walk<BM, BN, 1>::template share<DEEP>();
     }
 
-    // The address of the first four sums that the thread with this thread's number in block x writes. Its next four are
-    // WORKERS float4 further. Memory ordering: each thread executes a fence after its stores, then all threads
+    // The address of the first four sums that block x's thread with this thread's number writes. The thread's next four
+    // sums are WORKERS float4 further. Memory ordering: each thread executes a fence after its stores, then all threads
     // synchronize, then one thread sets the block's arrival flag. In the block that reads the sums, one thread reads
     // the flag and executes a fence, and a barrier releases the other threads.
     __device__ __forceinline__ float4 *sums_of(unsigned x) const {
@@ -243,8 +242,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
             const Stages before = ring;
             ring.next();
             if (left > 1) barrier_wait(ring.full(), ring.parity); // waits here, so that `multiply` needs no branch
-            // The offset of the stage that is loaded ahead. In the last step it is the current stage: the elements are
-            // not used, but the loads need no branch.
+            // The offset of the stage that is loaded ahead. In the last step, it is that of the current stage: the
+            // loaded elements are not used, but the loads need no branch.
             const unsigned next = kept((left > 1 ? ring : before).stage * bytes);
             rolling.multiply(acc, a_from + next, b_from + next);
             __syncwarp(); // all lanes have read the stage
@@ -267,7 +266,7 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
 }
 
 // The number of this block in the order in which blocks start. A block waits only for blocks of lower numbers. These
-// have already started, so the wait ends whatever else runs on the GPU. *count is 0 before and after the launch.
+// have already started, so the wait ends, whatever else runs on the GPU. *count is 0 before and after the launch.
 INLINE unsigned counted(unsigned *count) {
     __shared__ unsigned number;
     if (threadIdx.x == 0) {

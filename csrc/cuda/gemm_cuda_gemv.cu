@@ -1,5 +1,4 @@
-// gemm_cuda_gemv: out = alpha * a * b + beta * c for few columns of b. The kernel reads a once, and this read
-// determines its time.
+// gemm_cuda_gemv: out = alpha * a * b + beta * c for few columns of b. Reading a, once, determines the time.
 //
 //                       n <= BN
 //                      +--+         A block computes BM rows. Its THREADS threads have BK steps of k of a in flight to
@@ -11,15 +10,13 @@
 //                                   a warp has ROWS rows;               ACROSS lanes cover BM rows at one k;
 //                                   its lanes run along k               different groups of lanes have different k
 //
-// Several lanes or warps may have sums of the same output. These are added in a fixed order. join.cuh adds the parts of
-// k if k is split. With ORDERED 1, one thread sums each output in ascending k; the block then copies a to shared memory
-// for its BM * BN chains of fma.
+// Several lanes or warps may have sums of the same output. These are added in a fixed order. If k is split, join.cuh
+// adds the parts. With ORDERED 1, one thread sums each output in ascending k, from a copy of a in shared memory.
 //
 // A product with few rows is launched as the transposed product out' = b' a'. The kernel also accepts more than BN
 // columns: it computes BN columns at a time, and each group of columns reads a again. Strides may be anything, except
 // that a's stride along k (with A_TURNED: along m) must be 1 if A_VECTOR is not 1. The number of bytes of a in flight
-// determines the speed: 16 loads by each of 256 threads are 64 KiB per multiprocessor, and a busy multiprocessor of an
-// H200 needs about 30 KiB.
+// determines the speed: a busy multiprocessor of an H200 needs 30 KiB; 16 loads by each of 256 threads are 64 KiB.
 //
 // Grid: x = ceil(n / BN) * ceil(m / BM) * parts, for groups of columns, blocks of rows and parts of k. The part changes
 // fastest, then the block of rows. y = the batch.
@@ -59,18 +56,16 @@ constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // elements of k of b 
 constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows per warp
 constexpr int ACROSS = BM / VEC, DOWN = THREADS / ACROSS; // A_TURNED 1: lanes along m, and along k
 constexpr int SUMS = (A_TURNED ? VEC : ROWS) * BN;        // sums per thread
-// Lanes whose numbers differ by a multiple of LOWEST have the same rows.
+// Lanes have the same rows if their numbers differ by a multiple of LOWEST.
 constexpr int LOWEST = A_TURNED ? ACROSS : 1;
 // Sums per lane after the reduction in the warp.
 constexpr int LEFT = LOWEST > 16 ? SUMS : SUMS *LOWEST > 32 ? SUMS *LOWEST / 32 : 1;
 // Number of partial sums in shared memory for each element of out.
 constexpr int SLOTS = A_TURNED ? THREADS / (ACROSS > 32 ? ACROSS : 32) : 1;
 constexpr int CHAINS = BM * BN > THREADS ? BM *BN / THREADS : 1; // ORDERED: elements per thread
-// Number of threads that add the partial sums and store the results.
-constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;
-// Number of elements of b that a thread loads per chunk.
-constexpr int STAGED = CHUNK * BN / THREADS;
-constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1; // 32-bit words per load
+constexpr int MEMBERS = BM * BN / RUN > 32 ? BM *BN / RUN : 32;  // threads that add partial sums and store results
+constexpr int STAGED = CHUNK * BN / THREADS;                     // elements of b that a thread loads per chunk
+constexpr int WORDS = VEC * SIZE > 4 ? VEC *SIZE / 4 : 1;        // 32-bit words per load
 static_assert(CHUNK % PIECE == 0 && SLOTS * BM * BN <= 2 * CHUNK * BN, "the block is too small");
 static_assert(2 * CHUNK * BN * (int)sizeof(SUM) >= JOIN_BYTES(RUN, MEMBERS), "what parts exchange has no room");
 
@@ -184,7 +179,7 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
 }
 
 // Multiplies the piece of a by b and adds the products to acc. `b` is a chunk of b; the piece starts at step `from` of
-// the chunk. FETCH: as soon as the data of a load is multiplied, the same load of the next piece replaces it. The next
+// the chunk. FETCH: as soon as the data of a load is multiplied, the same load of the next piece replaces it. That
 // piece starts at step p of k and must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
@@ -204,9 +199,9 @@ INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int fro
     }
 }
 
-// Adds the sums of lanes that have the same rows. In each step, two lanes exchange half of their COUNT sums, so each of
-// them has half as many afterwards. At the end `base` is the number of the lane's first remaining sum. If several lanes
-// have the same sum, `mine` stays true in only one of them.
+// Adds the sums of lanes that have the same rows. In each step, two lanes exchange half of their COUNT sums, so each
+// lane keeps half as many. At the end, `base` is the number of the lane's first remaining sum. If several lanes have
+// the same sum, `mine` stays true in only one of them.
 template <int COUNT, int BIT> INLINE void fold(SUM (&acc)[SUMS], int &base, bool &mine) {
     const bool upper = threadIdx.x & BIT;
     constexpr int HALF = COUNT / 2;
@@ -233,8 +228,7 @@ INLINE void put_sums(SUM (&acc)[SUMS], SUM *slots) {
     }
 }
 
-// Computes the block's sums over its part of k and stores them to shared[slot * BM * BN + j * BM + row]. The caller
-// adds the slots.
+// Stores the block's sums over its part of k to shared[slot * BM * BN + j * BM + row]. The caller adds the slots.
 //
 // Why one barrier per chunk is enough for two buffers of b: the barrier comes after all stores of its chunk. A thread
 // stores chunk c + 2 to the buffer of chunk c only after the barrier of chunk c + 1, and each thread reaches that
@@ -270,8 +264,7 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
 }
 
 // ORDERED: the sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM). Each sum is one chain,
-// computed from a tile of a in shared memory. All threads synchronize after the tile is stored, and again after it is
-// read.
+// from a tile of a in shared memory. All threads synchronize after the tile is stored, and after it is read.
 INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
     constexpr int PITCH = PIECE + FULL; // shifts each row by 16 bytes, which avoids bank conflicts
     const int i = threadIdx.x % BM;

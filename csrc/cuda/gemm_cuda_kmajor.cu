@@ -15,9 +15,7 @@
 // columns at a time. While a warpgroup adds, the products of another warpgroup keep the tensor cores busy. docs/cuda.md
 // lists the error bounds.
 //
-// Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
-// bias and out may have any strides. The tensor cores determine the order in which products are added. This order is
-// fixed for given launch parameters, but the kernel is not ORDERED.
+// hopper.cuh describes the grid.
 
 // A_TYPE and B_TYPE: both float (for TF32); or int8 and uint8, but not both uint8; or any two of e4m3 and e5m2.
 #ifndef A_TYPE
@@ -100,8 +98,7 @@ template <> struct Accumulator<uint8> {
 };
 typedef Accumulator<A_TYPE>::type SUMS[BN / 2];
 
-// The operand a of the four wgmma of a stage: descriptors of 64 rows of a; or, with A_TURNED, fragments of this warp's
-// 16 rows.
+// The operand a of the four wgmma of a stage: descriptors of 64 rows; with A_TURNED, fragments of the warp's 16 rows.
 #if !A_TURNED
 enum { SETS = 2 };
 typedef unsigned long long From[4];
@@ -197,8 +194,8 @@ template <class D> INLINE void multiply(const From &a, const Stages &stage, int 
     wgmma_commit();
 }
 
-// Starts the products of a stage. With two sets of `a`, it then waits for the products of the previous stage and leaves
-// that stage, if there is one (`any`). With one set, it waits for the products of this stage and leaves it.
+// Starts the products of a stage. With two sets of `a`, the function then waits for the products of the previous stage,
+// if there is one (`any`), and leaves that stage. With one set, it waits for the products of this stage and leaves it.
 template <class D>
 INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {
     barrier_wait(ring.full(), ring.parity);

@@ -8,7 +8,7 @@
 //   |   | | warp 0  | BM rows    Lanes store 16-bit elements in pairs, which must be aligned to 4 bytes. A row of out
 // m | a | | warp 1  |            starts at a multiple of 4 bytes, or 2 bytes after one. If the row stride is odd, the
 //   |   | |  ...    |            rows alternate. A warp's rows are an even number of rows apart, so all of them start
-//   +---+ +---------+            alike. If they start 2 bytes late, the warp computes columns one further to the left.
+//   +---+ +---------+            alike. If they start 2 bytes late, the warp's columns begin one column further left.
 //
 // Larger k is computed DEPTH at a time. ORDERED: each output is one chain of fma in ascending k.
 //
@@ -130,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
     const bool odd = ((unsigned long long)output.out / sizeof(OUT_TYPE) | g.out_row) % PAIR != 0;
     long long left = (long long)(blockIdx.x % across) * BN;
 
-    // Runs once, with one exception. If some rows are shifted to the left, one last column may remain: the first block
-    // of each row of blocks computes this column in a second iteration.
+    // Runs once, with one exception: if some rows are shifted to the left, one last column may remain. The first block
+    // of each row of blocks computes it in a second iteration.
     do {
         OUT_TYPE *to = output.out + (top + warp) * g.out_row + left * g.out_col;
         const int shift = g.out_col == 1 ? (int)((unsigned long long)to / sizeof(OUT_TYPE) % PAIR) : 0;
@@ -145,9 +145,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
 #pragma unroll
         for (int e = 0; e < PAIR; ++e) columns[e] = b_tile + PlaceB()(LEFT - shift + e) + lane;
 
-        // The tiles are refilled between two barriers. All threads reach the first barrier after their last read, and
-        // the second after their stores. All threads of the block run the same number of iterations, because the loop
-        // bounds are the same for the whole block.
+        // The tiles are refilled between two barriers: all threads reach the first one after their last read, the
+        // second one after their stores. The loop bounds are the same for the whole block, so all threads meet at both.
         for (int row = 0; row < ROWS && row * WARPS < rows; row += TM) {
             SUM acc[TM][TN] = {};
             for (long long done = 0; done < g.k; done += DEPTH) {

@@ -19,8 +19,7 @@
 //                                             by an XOR: see `place`.
 //
 // Grid: x counts ceil(rows / EDGE) * ceil(to_row / EDGE) tiles, row by row. y counts the batch; if y is smaller than
-// the batch, blocks step through the batch by gridDim.y. 256 threads per block. `to`, to_row and to_batch must be
-// multiples of 16 bytes.
+// the batch, blocks step through it by gridDim.y. 256 threads. `to`, to_row and to_batch must be multiples of 16 bytes.
 
 #ifndef ELEMENT_BYTES
 #define ELEMENT_BYTES 4 // size of an element of the copy: 1, 2, 4 or 8
@@ -105,9 +104,8 @@ template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, lon
     return chunk;
 }
 
-// The position, in chunks, of chunk `along` of row j of the tile. Eight threads read 8 units along i, which are in
-// 8 * UNIT / 16 = UNIT / 2 chunks. Each time j increases by CHUNK, the XOR moves these chunks by UNIT / 2 positions, to
-// other banks.
+// The position, in chunks, of chunk `along` of row j of the tile. Eight threads read 8 units along i, in 8 * UNIT / 16
+// = UNIT / 2 chunks. Each time j increases by CHUNK, the XOR moves them by UNIT / 2 positions, to other banks.
 INLINE int place(int j, int along) {
     return j * (EDGE / CHUNK) + (along ^ (j / CHUNK * (UNIT / 2) & 7));
 }

@@ -1,5 +1,4 @@
-// gemm_cuda_small: many small products. A block computes STACK products, each by a group of TEAM threads with TM x TN
-// outputs per thread.
+// gemm_cuda_small: many small products. A block computes STACK of them, each by TEAM threads with TM x TN outputs.
 //
 //                      n <= BN
 //                   +---+---+---+      A group loads tiles of its a and b into shared memory, BK of k at a time. k is
@@ -64,16 +63,15 @@ template <int WIDE> struct Tiled {
     enum { PITCH = WIDE + 16 / sizeof(SUM) };
     alignas(16) SUM at[BK][PITCH];
 
-    // Loads the tile that starts at `from`. Thread t of the group loads its share. Of the tile, `lines` x `steps`
-    // elements exist. `line` is the stride along m (n), `step` the stride along k. A load has VECTOR adjacent elements,
-    // along k (ALONG_K) or along m (n). Elements that do not exist are not written to the tile, because their places in
-    // the tile affect no output that is stored.
+    // Loads the tile that starts at `from`; thread t of the group loads its share. `lines` x `steps` elements of the
+    // tile exist. `line` is the stride along m (n), `step` the stride along k. A load has VECTOR adjacent elements,
+    // along k (ALONG_K) or along m (n). Elements that do not exist are not written, because their places in the tile
+    // affect no output that is stored.
     template <bool ALONG_K, int VECTOR, class T>
     __device__ __forceinline__ void fill(const T *from, long long line, long long step, int lines, int steps, int t) {
         constexpr int ACROSS = ALONG_K ? WIDE : WIDE / VECTOR; // vectors along m (n)
         constexpr int PIECES = WIDE * BK / VECTOR;
-        // The number of loads in flight. Before Hopper there are registers for only 8 loads of single elements, because
-        // each load needs an address.
+        // Loads in flight. Before Hopper, registers suffice for only 8 single-element loads: each needs an address.
         constexpr int AHEAD = VECTOR > 1 || __CUDA_ARCH__ >= 900 ? PIECES : 8;
 #pragma unroll AHEAD
         for (int first = 0; first < PIECES; first += TEAM) {

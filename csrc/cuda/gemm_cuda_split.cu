@@ -1,5 +1,4 @@
-// gemm_cuda_split: splits a float32 operand into a sum of narrower planes, for products on tensor cores
-// (gemm_cuda_emulated).
+// gemm_cuda_split: splits a float32 operand into a sum of narrower planes, for gemm_cuda_emulated.
 //
 //     from[z, i, j] * 2^-e  =  to[z, 0, i, j] + to[z, 1, i, j] (+ to[z, 2, i, j])  +  error
 //

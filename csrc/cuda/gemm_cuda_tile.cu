@@ -17,9 +17,8 @@
 // the tile by columns (column-major operands) has no bank conflicts either.
 //
 // ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1, starting at +0; then t = alpha * acc; then fma(beta, c, t).
-// Each step is rounded separately, and denormals are not flushed. The code uses intrinsics, so compiler flags cannot
-// contract or split these operations. Narrow floats are converted when they are stored to shared memory, once for the
-// 32 products that use them.
+// Each step is rounded separately, and subnormals are not flushed. The code uses intrinsics, which compiler flags
+// cannot contract or split. Narrow floats are converted when they are stored to shared memory, once for 32 products.
 //
 // Grid: x counts the tiles of one product (x may have 2^31 - 1 blocks, y and z only 65535); y counts the batch. Block:
 // BM * BN threads. Any strides. k is never split.

@@ -1,5 +1,4 @@
-// gemm_cuda_wgmma: float16 and bfloat16 on Hopper's tensor cores, with sums in float32. See hopper.cuh for the roles of
-// the warpgroups.
+// gemm_cuda_wgmma: float16 and bfloat16 on Hopper's tensor cores, sums in float32. hopper.cuh describes the warpgroups.
 //
 //                           BN                 A warpgroup multiplies 64 rows of a's tile by the whole tile of b, with
 //                     +-----------+            BK / 16 wgmma per stage. It releases the previous stage only when the
@@ -9,10 +8,6 @@
 //      BM | a     |   | 64 rows   |  warpgroup 0     Each operand may be contiguous along k or along m (n): wgmma reads
 //         |       |   | 64 rows   |  warpgroup 1     16-bit types in both layouts, and TMA loads boxes that fit them
 //         +-------+   +-----------+                  (struct Operand).
-//
-// Grid: x counts clusters of MULTICAST * parts blocks; persistent. The tensor maps contain the strides of a and b. c,
-// bias and out may have any strides. The tensor cores determine the order in which products are added. This order is
-// fixed for given launch parameters, but the kernel is not ORDERED.
 
 #ifndef A_TYPE
 #define A_TYPE bfloat16 // or float16; B_TYPE must be the same

@@ -1,6 +1,5 @@
 // The code shared by the Hopper kernels (sm_90a) that load their operands by TMA. The tensor-core kernels multiply with
-// wgmma, as described below. gemm_cuda_ffma_tma uses the same loading warpgroup, but its other warpgroups multiply with
-// fma.
+// wgmma, as described below. gemm_cuda_ffma_tma has the same loading warpgroup, but multiplies with fma.
 //
 //     GROUPS warpgroups    each multiplies its 64 rows of a's tile by the whole tile of b; accumulators in registers
 //     ring of stages       in shared memory; a stage has a tile of a, a tile of b and two barriers, full and empty
@@ -13,6 +12,10 @@
 // memory of all of them. A stage is therefore empty when the warpgroups of all these blocks have read it. With split-K,
 // the parts of a tile of out also belong to the cluster, which then has SHARING * parts blocks with consecutive block
 // numbers. The parts exchange their partial sums through shared memory.
+//
+// Grid of the tensor-core kernels: x counts clusters of MULTICAST (= SHARING) * parts blocks. The tensor maps contain
+// the strides of a and b. c, bias and out may have any strides. The tensor cores determine the order in which products
+// are added. This order is fixed for given launch parameters, but these kernels are not ORDERED.
 #ifndef GEMM_CUDA_HOPPER
 #define GEMM_CUDA_HOPPER
 
@@ -60,7 +63,7 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
     }
 };
 
-// The ring of stages. The loading thread and the threads that multiply each have their own copy of this object and step
+// The ring of stages. The loading thread and each thread that multiplies have their own copies of this object, and step
 // through the stages in the same order.
 //
 // Why a stage may be reused: each reader arrives at `empty` after its last read of the stage (with wgmma: after it has
@@ -122,8 +125,8 @@ template <int DEPTH, int BYTES> struct Ring {
         follow_launch();
     }
 
-    // Called by the loading thread after its last stage. Waits for all outstanding arrivals, including those of other
-    // blocks: this block must not exit while other blocks may still arrive at its barriers.
+    // Called by the loading thread after its last stage. Waits for all outstanding arrivals: this block must not exit
+    // while other blocks may still arrive at its barriers.
     __device__ __forceinline__ void drain() {
         for (int i = 0; i < DEPTH; ++i, next()) barrier_wait(empty(), parity ^ 1);
     }
@@ -141,8 +144,7 @@ template <int DEPTH, int BYTES> struct Ring {
     }
 };
 
-// The tiles of this block. The grid is persistent: the block steps through the tiles of all products with a fixed
-// stride.
+// The tiles of this block, which steps through the tiles of all products with a fixed stride (a persistent grid).
 template <int HIGH, int WIDE, int SHARING> struct Walk {
     enum { SHARED_BY = SHARING };
     const Gemm &g;
@@ -216,8 +218,7 @@ template <int SHARING> INLINE void await_ring() {
         bar_sync(1, THREADS - 96);
 }
 
-// The loading warpgroup: fills the stages with this block's tiles of a and b. A stage holds PER_STAGE tiles of a and
-// then PER_STAGE tiles of b.
+// The loading warpgroup: fills the stages with this block's tiles, PER_STAGE of a and then PER_STAGE of b per stage.
 template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
 INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
     enum { SHARING = W::SHARED_BY };

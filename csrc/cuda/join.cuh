@@ -5,8 +5,7 @@
 // increments the tile's counter in g.arrivals. The block that increments it last adds all sums and resets the counter.
 // Both ways add in the order of the parts, so the bits of a result do not depend on the order in which blocks finish.
 //
-// Sums are exchanged between threads with the same number. Any mapping of sums to threads works if all parts use the
-// same mapping.
+// Sums are exchanged between threads with the same number. All parts must map sums to threads in the same way.
 #ifndef GEMM_CUDA_JOIN
 #define GEMM_CUDA_JOIN
 
@@ -25,8 +24,8 @@ union Run {
     SUM at[RUN];
 };
 
-// A number of bytes at `shared` that is enough for clusters of up to 8 parts, whose slices are rounded up to whole
-// runs. catalog/cuda.py (`inbox`) computes the exact number.
+// A number of bytes at `shared` that suffices for clusters of up to 8 parts, whose slices are rounded up to whole runs.
+// catalog/cuda.py (`inbox`) computes the exact number.
 #define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 
 // Adds runs `first` to `last - 1` of all parts. from(part, run) returns a run of a part. store(i, sums) gets the total
@@ -51,8 +50,7 @@ template <class FROM, class STORE> INLINE void add_up(int parts, int first, int 
     }
 }
 
-// Calls store(i, sums) with the final sums i to i + RUN - 1 of this thread, for i = 0, RUN, ... Each i is stored by
-// exactly one part of the tile.
+// Calls store(i, sums) with this thread's final sums i to i + RUN - 1, for i = 0, RUN, ... One part stores each i.
 //
 // MEMBERS threads of the block call this function, with `thread` from 0 to MEMBERS - 1. No copy to shared memory may be
 // in flight. The block's other threads must have exited, or, if parts > 1, call cluster_meet once meanwhile. With

@@ -1,9 +1,7 @@
-// The element types of the CUDA kernels, their arithmetic, and conversions to and from wider types. Narrow floats are
-// stored as their bits.
+// The element types of the CUDA kernels, their arithmetic and conversions. Narrow floats are stored as their bits.
 //
-// Kernels accumulate, scale and add the bias in Scale<type of the result>: float for float and all narrower floats,
-// double for double, complex for complex. Integers are computed modulo 2^32 or 2^64; a result of a narrower type keeps
-// the low bits.
+// Kernels accumulate, scale and add the bias in Scale<type of the result>: float for float and narrower floats, double
+// for double, complex for complex. Integers are computed modulo 2^32 or 2^64; narrower results keep the low bits.
 #ifndef GEMM_CUDA_NUMBER
 #define GEMM_CUDA_NUMBER
 
@@ -96,9 +94,8 @@ template <class T> INLINE T add(T x, T y) {
     return x + y;
 }
 
-// Complex arithmetic: four real operations in the order of csrc/complex.h, without tests for infinities. If alpha or
-// beta is real, it scales the real and imaginary parts of the other factor separately: its zero imaginary part times an
-// infinity in a part of that factor would be NaN.
+// Complex arithmetic: four real operations in the order of csrc/complex.h, without tests for infinities. csrc/complex.h
+// explains why a real alpha or beta scales the real and imaginary parts separately.
 template <class T> INLINE T complex_multiply(T s, T x) {
     if (s.im == 0) return T{multiply(s.re, x.re), multiply(s.re, x.im)};
     return T{multiply_add(-s.im, x.im, multiply(s.re, x.re)), multiply_add(s.im, x.re, multiply(s.re, x.im))};
@@ -155,8 +152,7 @@ INLINE float widen(e5m2 x) {
 }
 INLINE float widen(e4m3 x) {
     const unsigned magnitude = x.bits & 0x7Fu, sign = (x.bits & 0x80u) << 24;
-    // Multiplying by 2^(127 - 7) corrects the exponent bias, 7 for e4m3 and 127 for float. The product is exact,
-    // also for subnormals.
+    // 2^(127 - 7) corrects the exponent bias (7 for e4m3, 127 for float). The product is exact, also for subnormals.
     const float value = __fmul_rn(__uint_as_float(magnitude << 20), 0x1p120f);
     return __uint_as_float((magnitude == 0x7F ? 0x7FC00000u : __float_as_uint(value)) | sign);
 }

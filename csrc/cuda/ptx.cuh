@@ -1,10 +1,8 @@
 // Every PTX instruction that the kernels use, each in a small function named after it. The kernels contain no asm, so a
-// test can replace this header by an emulation. NVRTC 12.9 compiles this header without any CUDA header, for sm_50 and
-// newer.
+// test can replace this header by an emulation. NVRTC 12.9 compiles it without any CUDA header, for sm_50 and newer.
 //
-// Addresses of shared memory and of barriers are 32-bit numbers from shared_address(). The functions that access shared
-// memory have a "memory" clobber: the compiler must not move them across a load or store, merge them or delete them.
-// wgmma is in wgmma.cuh.
+// Addresses of shared memory and of barriers are 32-bit numbers from shared_address(). Functions that access shared
+// memory have a "memory" clobber: the compiler must not move, merge or delete them. wgmma is in wgmma.cuh.
 
 #ifndef GEMM_CUDA_PTX
 #define GEMM_CUDA_PTX
@@ -15,8 +13,7 @@ PTX unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// Returns x but hides its value from the compiler. The compiler then computes x once and keeps it in a register,
-// instead of recomputing x at each use.
+// Returns x but hides its value from the compiler, which then keeps x in a register instead of recomputing it.
 PTX unsigned kept(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;
@@ -40,8 +37,7 @@ PTX void shared_load(double *to, unsigned from) {
     asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(to[0]), "=d"(to[1]) : "r"(from) : "memory");
 }
 
-// sum += a * b with the sum in a fixed register. If this were a C expression, ptxas would move the sum between
-// registers.
+// sum += a * b with the sum in a fixed register. For a C expression, ptxas would move the sum between registers.
 PTX void accumulate(float &sum, float a, float b) {
     asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
 }
@@ -49,8 +45,7 @@ PTX void accumulate(double &sum, double a, double b) {
     asm volatile("fma.rn.f64 %0, %1, %2, %0;" : "+d"(sum) : "d"(a), "d"(b));
 }
 
-// ---- Barriers for some warps of a block. `threads` is the number of threads that take part, a multiple of 32. Barrier
-// 0 is that of __syncthreads.
+// ---- Barriers for some warps of a block: `threads` threads, a multiple of 32. __syncthreads uses barrier 0.
 
 PTX void bar_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -66,8 +61,7 @@ PTX void bar_arrive(int id, int threads) {
 // call it before they read or write global memory.
 //
 // Each launch waits only for the launch before it, but after the wait all earlier launches have ended: a launch cannot
-// end before its own threads have waited here. Memory that launches share (the partial sums and their counters) is
-// therefore free after the wait.
+// end before its own threads have waited. Memory that launches share (partial sums, counters) is free after the wait.
 
 PTX void follow_launch() {
 #if __CUDA_ARCH__ >= 900
@@ -76,8 +70,7 @@ PTX void follow_launch() {
 #endif
 }
 
-// ---- Streaming loads of aligned words of global memory. Nothing writes these words during the kernel, and no thread
-// reads them again soon.
+// ---- Streaming loads of aligned words of global memory that the kernel never writes and does not read again soon.
 
 PTX void load_once(unsigned (&to)[4], const void *from) {
 #if __CUDA_ARCH__ >= 700
@@ -203,8 +196,7 @@ PTX void ldmatrix_x4_trans(unsigned (&to)[4], unsigned row) {
                  : "memory");
 }
 
-// ---- mma.sync: d += a * b by one warp. The PTX ISA defines the fragment layout. The ISA does not specify the rounding
-// inside the instruction.
+// ---- mma.sync: d += a * b by one warp. The PTX ISA defines the fragment layout, but not how the instruction rounds.
 
 #define PTX_MMA(shape, types)                                                                                          \
     asm volatile("mma.sync.aligned." shape ".row.col.f32." types ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \

@@ -1,5 +1,4 @@
-// PTX instructions of Hopper: barriers in shared memory, TMA and clusters (sm_90), and setmaxnreg (sm_90a). See
-// ptx.cuh.
+// PTX instructions of Hopper (see ptx.cuh): barriers in shared memory, TMA, clusters (sm_90), setmaxnreg (sm_90a).
 
 #ifndef GEMM_CUDA_PTX_SM90
 #define GEMM_CUDA_PTX_SM90
@@ -62,8 +61,7 @@ PTX void barrier_wait(unsigned bar, unsigned parity) {
     while (!barrier_try(bar, parity)) {}
 }
 
-// The same wait with acquire semantics at cluster scope: this thread's later accesses come after the loads and stores
-// that precede the remote arrivals.
+// The same with acquire semantics at cluster scope: later accesses follow all accesses before the remote arrivals.
 PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
     unsigned done;
     do {
@@ -77,9 +75,8 @@ PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
 }
 
 // ---- TMA: one thread loads or stores a box of a tensor in global memory. x counts along the contiguous axis. A load
-// adds its bytes to the count of `bar`, including the zeros that it writes for elements outside the tensor. A multicast
-// load writes to the same address, and counts at the same barrier, in each block of the cluster whose bit is set in
-// `mask`.
+// adds its bytes to the count of `bar`, including the zeros for elements outside the tensor. A multicast load writes to
+// the same address, and counts at the same barrier, in each block of the cluster whose bit in `mask` is set.
 
 struct alignas(64) TensorMap { // a __grid_constant__ parameter; cuTensorMapEncodeTiled fills it
     unsigned char opaque[128];
@@ -140,13 +137,12 @@ template <int PENDING> PTX void bulk_wait() {
 }
 
 // Waits until at most PENDING of this thread's groups of stores have not yet read their shared memory. The shared
-// memory of its other groups may then be reused.
+// memory of the thread's other groups may then be reused.
 template <int PENDING> PTX void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-// Each thread that wrote shared memory with ordinary stores calls this before the barrier after which TMA or wgmma
-// reads that memory.
+// Called by each thread after ordinary stores to shared memory that TMA or wgmma reads after the next barrier.
 PTX void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -226,8 +222,7 @@ PTX void mma_f64(double (&d)[4], const double (&a)[8], const double (&b)[4]) { /
                    "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
-// ---- setmaxnreg (sm_90a): changes the registers per thread of a warpgroup to N, a multiple of 8 from 24 to 256. All
-// four warps must execute it.
+// ---- setmaxnreg (sm_90a): all warps of a warpgroup set their registers per thread to N, a multiple of 8 (24 to 256).
 
 template <int N> PTX void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -59,8 +59,7 @@ template <int COUNT> PTX void wgmma_hold(unsigned (&a)[COUNT]) { // holds the re
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
-// The accumulators as asm operands (D4, D8, ...) and as text (T4, T8, ...). Every 16 columns of n need 8 accumulators
-// per thread.
+// The accumulators as asm operands (D4, ...) and as text (T4, ...). 16 columns of n need 8 accumulators per thread.
 #define WGMMA_FOUR(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define WGMMA_EIGHT(c, i) WGMMA_FOUR(c, i), WGMMA_FOUR(c, i + 4)
 #define WGMMA_D4(c) WGMMA_FOUR(c, 0)

@@ -1,5 +1,4 @@
-/* Cache blocking: the loops around a kernel, and the packing of its operands. This file moves elements and does no
- * arithmetic. */
+/* Cache blocking: the loops around a kernel, and the packing of its operands. This file only moves elements. */
 #include "driver.h"
 
 #include <string.h>
@@ -26,15 +25,13 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
 }
 
 /* Decides whether to pack a and b. Packing costs one pass over the operand. In return, the kernel reads short, aligned,
- * contiguous rows. Without packing, the kernel reads cache lines that are far apart. If their distance is a power of
- * two, few of these lines stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on
- * Sapphire Rapids. */
+ * contiguous rows, instead of cache lines that are far apart. If their distance is a power of two, few of these lines
+ * stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids. */
 static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                            int64_t n) {
     enum {
-        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once for
-         * each row of tiles). For kernels with GEMM_FAST_PANELS, b of any size is packed if the kernel reads it more
-         * than FEW_PASSES times. */
+        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once per row
+         * of tiles). With GEMM_FAST_PANELS, b of any size is packed if it is read more than FEW_PASSES times. */
         FEW_TILES = 32,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
@@ -55,9 +52,9 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b =
         panels ? m > FEW_PASSES * kernel->mr : m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
-    /* shared: the largest power of two that divides the distance of b's rows in cache lines, at most SETS. One line of
-     * each row then maps to only SETS / shared sets. If b starts in the middle of a line, as NumPy's arrays do, a tile
-     * uses one more line of each row, and then the lines no longer fit these sets. */
+    /* shared: the largest power of two, at most SETS, that divides the distance between rows of b in cache lines. Lines
+     * at the same position of all rows then map to only SETS / shared sets. If b starts in the middle of a line, as
+     * NumPy's arrays do, a tile uses one more line of each row, and the lines no longer fit these sets. */
     const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
     const int crowded = shared == SETS ? m > 2 * kernel->mr && k > WAYS
                                        : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
@@ -142,23 +139,22 @@ static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block
     }
 }
 
-/* The state of the five nested loops. Each loop is a function. From the outermost to the innermost loop: columns of C
- * by nc, rows by stripes, k by kc, rows by mc, columns by panels. */
+/* The state of the five nested loops, each of which is a function. From the outermost to the innermost: columns of C by
+ * nc, rows by stripes, k by kc, rows by mc, columns by panels. */
 typedef struct {
     const gemm_subproblem *sub;
     const gemm_blocking *blocking;
     char *a_panels, *b_panels, *sums, *tile; /* the parts of the workspace */
     int64_t j0, n;                           /* first column, and number of columns, of the block of columns */
     int64_t s0, s1;                          /* first row of the stripe, and the row after its last row */
-    /* the raw sums that one block of k passes to the next: that of element (i, j) of C is at raw[i - s0, j - j0] */
+    /* the raw sums that one block of k passes to the next; raw[i - s0, j - j0] belongs to element (i, j) of C */
     char *raw;
     int64_t raw_rs;
-    int64_t p0, k, depth; /* first step along k, number of steps, and the same number padded for panels */
+    int64_t p0, k, depth; /* first step along k, number of steps, and that number rounded up to k_group */
     int64_t i0;           /* first row of the block of rows */
 } position;
 
-/* Sets the b of a kernel call to `columns` columns of b, beginning at column j0 + j. Packs these columns first if
- * `packing` is set. */
+/* Sets the b of a kernel call to `columns` columns of b from column j0 + j on. If `packing`, packs them first. */
 static void set_b(gemm_block *block, const position *at, int64_t j, int64_t columns, int packing) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;
@@ -180,8 +176,8 @@ static void set_b(gemm_block *block, const position *at, int64_t j, int64_t colu
     if (block->panels) block->b_ps = kernel->nr, block->b_cs = 1, block->b_ts = kernel->nr * at->depth;
 }
 
-/* Calls the kernel for all columns of a block of rows. For the first block of rows of a stripe, b is packed:
- * blocking->panels panels at a time, just before the kernel reads them, so that they are still in the cache. */
+/* Calls the kernel for all columns of a block of rows. For the first block of rows of a stripe, b is packed just before
+ * the kernel reads it, blocking->panels panels at a time, so that the panels are still in the cache. */
 static void loop_over_columns(gemm_block *block, const position *at) {
     const gemm_subproblem *x = at->sub;
     const gemm_blocking *blocking = at->blocking;

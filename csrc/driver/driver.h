@@ -1,5 +1,4 @@
-/* Declarations that the driver's files share: packing and blocking (block.c), the thread pool (pool.c), gemm_run
- * (run.c). */
+/* Declarations of the driver's files: packing and blocking (block.c), thread pool (pool.c), gemm_run (run.c). */
 #ifndef GEMM_DRIVER_H
 #define GEMM_DRIVER_H
 

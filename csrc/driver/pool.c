@@ -1,21 +1,18 @@
-/* Two thread pools: one for products, one for copies. A pool is created by the first call for which threads are
- * worthwhile. All later calls share the pool.
+/* Two thread pools: one for products, one for copies. The first call for which threads are worthwhile creates a pool;
+ * all later calls share it.
  *
- * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and works alone. One
- * thread is appropriate then, because the cores are busy, too.
+ * Only one call at a time uses a pool. A second concurrent caller finds the pool busy and runs on its own thread only,
+ * which is appropriate because the cores are busy, too.
  *
  * Threads take the jobs of a call from an atomic counter. The caller executes jobs, too, and can execute all of them.
  * Therefore it never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker
- * joins a call by taking a free slot. A worker that wakes too late finds no free slot. Woken workers do not queue for a
- * lock.
+ * joins a call by taking a free slot; if it wakes too late, there is none. Woken workers do not queue for a lock.
  *
  * Sleeping workers are woken as a tree: the caller wakes two, each of these wakes two more, and so on, until the call
  * has enough. Therefore the caller starts its first job after two wake-ups, however many threads there are.
  *
- * After a fork, the child forgets both pools, whatever state other threads had left them in. Pools are allocated on the
- * heap, and the child's next call allocates a new one. Workers block all signals and are never joined. exit() ends them
- * while they wait.
- */
+ * After a fork, the child forgets both pools, whatever state other threads had left them in; its next call allocates a
+ * new pool on the heap. Workers block all signals and are never joined. exit() ends them while they wait. */
 #include "system.h"
 
 #include "pool.h"
@@ -35,31 +32,23 @@ enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each threa
 #endif
 
 enum {
-    /* Time from waking a sleeping worker to the worker's first job, under a hypervisor (the slowest case). */
-    WAKE_NS = 50000,
-    /* Minimum work per thread if workers sleep. The call gains time even if a wake-up takes 3 * WAKE_NS. */
+    WAKE_NS = 50000, /* from waking a sleeping worker to its first job, under a hypervisor (the slowest case) */
+    /* Minimum work per thread. If workers sleep, this much work saves time even if a wake-up takes 3 * WAKE_NS. If they
+     * spin, it makes up for cache misses and for less efficient, smaller jobs. */
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
-    /* Minimum work per thread if workers spin. It must make up for some cache misses and for less efficient, smaller
-     * jobs. */
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
-    /* How long a thread spins before it sleeps. The next product often comes within this time. */
-    SPIN_NS = 10 * WAKE_NS,
-    /* If threads cost more time than they saved, and the difference exceeds this limit, the pool assumes that other
-     * programs use the cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers
-     * sleep. */
+    SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; the next product often comes earlier */
+    /* If threads cost more time than they saved, by more than this limit, the pool assumes that other programs use the
+     * cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers sleep. */
     MAX_LOSS_NS = 2000000,
     BACKOFF_NS = 10000000,
-    /* How long a thread caches its CPU affinity. */
-    AFFINITY_AGE_NS = 1000000,
-    /* If the system refuses to start a thread, the pool tries again after this time. */
-    RETRY_NS = 1000000000,
+    AFFINITY_AGE_NS = 1000000, /* how long a thread caches its CPU affinity */
+    RETRY_NS = 1000000000,     /* how long the pool waits after the system refused to start a thread */
     /* How many sleeping workers each thread wakes; the woken workers wake others (a tree). A wake-up costs the waking
-     * thread about 5 us, so if one thread woke all of 15 workers, that would cost it 75 us. */
+     * thread about 5 us, so waking 15 workers would cost one thread 75 us. */
     WAKES = 2,
-    /* A flag in `outstanding`: the caller sleeps until the remaining bits are 0. */
-    CALLER_SLEEPS = 1 << 20,
-    /* Bytes of a cache line, the unit that cores exchange. */
-    LINE = 64,
+    CALLER_SLEEPS = 1 << 20, /* a flag in `outstanding`: the caller sleeps until the remaining bits are 0 */
+    LINE = 64,               /* bytes of a cache line, the unit that cores exchange */
     WORKER_STACK = 1024 * 1024
 };
 
@@ -67,7 +56,7 @@ typedef struct pool {
     atomic_flag busy;              /* set by the call that uses the pool; protects the next four fields */
     int started;                   /* number of workers */
     int64_t refused;               /* when the system last refused to start a worker, by now_ns; 0: never */
-    int64_t saved_ns;              /* credit of time that threads save or lose; it starts at MAX_LOSS_NS, its maximum */
+    int64_t saved_ns;              /* the time that threads may still lose before the pool backs off; <= MAX_LOSS_NS */
     int64_t backoff_start;         /* when saved_ns last became negative */
     atomic_int in_use;             /* threads of the current call; 0: there is no call, or a call is about to begin */
     atomic_llong last;             /* end of the last call that was long enough for threads, by now_ns */
@@ -83,8 +72,8 @@ typedef struct pool {
     atomic_int to_wake;               /* sleeping workers that the current call still needs */
     atomic_int asleep;                /* workers that wait for `wake`; to wake one, decrement this and post `wake` */
     _Alignas(LINE) atomic_llong jobs; /* jobs that no thread has taken; negative after threads found none left */
-    /* Workers that joined minus workers that left. The caller adds the workers that joined when it closes the call;
-     * until then the value is 0 or negative. */
+    /* Workers that joined minus workers that left. The number that joined is added only when the caller closes the
+     * call; until then the value is 0 or negative. */
     _Alignas(LINE) atomic_int outstanding;
 } pool;
 
@@ -92,7 +81,7 @@ static atomic_int requested; /* limit set by gemm_set_num_threads; 0: none */
 static atomic_int granted = MOST_THREADS;
 static _Thread_local int reserved; /* number of threads that products of this thread leave free */
 static _Atomic(pool *) pools[GEMM_POOLS];
-static _Atomic float slowness = 1; /* measured time / expected time of a serial product on this machine: the median */
+static _Atomic float slowness = 1; /* the median of measured time / expected time of serial products on this machine */
 
 #ifndef _WIN32 /* Windows has no fork */
 
@@ -165,16 +154,15 @@ void gemm_leave_threads(int count) {
     reserved = count;
 }
 
-/* Spins while `condition` holds, but only for spin_ns of the pool x. Yields the core to waiting threads from time to
- * time. */
+/* Spins while `condition` holds, but at most for x->spin_ns. Sometimes yields the core to waiting threads. */
 #define SPIN_WHILE(condition)                                                                                    \
     for (int64_t end = now_ns() + atomic_load(&x->spin_ns), spins = 1; (condition) && now_ns() < end; spins++) { \
         for (int pause = 0; pause < 16; pause++) relax();                                                        \
         if (spins % 16 == 0) yield_cpu();                                                                        \
     }
 
-/* Subtracts up to `most` from a counter that never becomes negative. Returns the number that was subtracted. `before`
- * receives the old value of the counter. */
+/* Subtracts up to `most` from a counter without going below 0. Returns the difference, and the old value in
+ * `before`. */
 static int take_up_to(atomic_int *count, int most, int *before) {
     int found = atomic_load(count), taken;
     do taken = found < most ? found : most;
@@ -217,7 +205,7 @@ static THREAD worker(void *argument) {
     return 0;
 }
 
-/* Starts workers until there are `wanted`. Continues with fewer if the system refuses one. */
+/* Starts workers until there are `wanted`, or until the system refuses one. */
 static void start_workers(pool *x, int wanted, int64_t now) {
     if (x->started >= wanted || (x->refused && now - x->refused < RETRY_NS)) return;
     x->refused = 0;
@@ -311,7 +299,7 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
     if (ns > GEMM_SHORT_NS)
         acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
     gemm_parallel(acquired, work, context, count, acquired.threads);
-    /* A serial loop must not call gemm_release_threads, which would use its time to estimate the speed of products. */
+    /* Not for a serial loop: gemm_release_threads would use its time to estimate the speed of products. */
     if (acquired.threads < 2) return;
     acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
     gemm_release_threads(acquired);

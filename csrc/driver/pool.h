@@ -24,8 +24,8 @@ typedef struct gemm_acquired {
 gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
 void gemm_release_threads(gemm_acquired acquired);
 
-/* Calls work(context, index, slot) for each index below `count`, and returns when all calls are done. It uses up to
- * `threads` threads, at most the acquired number. The calling thread has slot 0. */
+/* Calls work(context, index, slot) for each index below `count`, and returns when all calls are done. Uses up to
+ * `threads` threads, which is at most the acquired number. The calling thread has slot 0. */
 void gemm_parallel(gemm_acquired acquired, gemm_work *work, void *context, int64_t count, int threads);
 
 #endif

@@ -5,8 +5,7 @@
 
 #include <stdlib.h>
 
-/* Small products have their workspace on the stack, which avoids malloc. This size is safe for threads with small
- * stacks. */
+/* Small products have their workspace on the stack, to avoid malloc. This size is safe even for small stacks. */
 enum { STACK_BYTES = 16384 };
 
 typedef struct jobs {
@@ -150,12 +149,11 @@ static void choose_blocking(jobs *all, int threads) {
 /* Decides whether to compute the product or its transpose (out.T = b.T * a.T). Returns 1 for the transpose, else 0.
  *
  * The driver can store tiles directly only if the rows of out are contiguous (out.column is 1). If out.row is 1
- * instead, the driver computes the transpose. For most kernels, this gives the same bits, because the two factors of an
- * fma commute.
+ * instead, it computes the transpose. For most kernels, this gives the same bits: the factors of an fma commute.
  *
  * Kernels with GEMM_FIXED_ORDER would compute other bits for the transpose. With these kernels, the driver transposes
  * only matrix-vector products (n = 1, GEMM_UNPACKED_DOTS) in plans that are not `ordered`: their sums may be split over
- * k, so that their bits are not fixed in any case.
+ * k, so their bits are not fixed in any case.
  */
 static int orient(jobs *all, const gemm_plan *plan) {
     const int fixed = plan->kernel->flags & GEMM_FIXED_ORDER, dots = plan->kernel->flags & GEMM_UNPACKED_DOTS;

@@ -99,7 +99,7 @@ static void gemm_semaphore_wait(gemm_semaphore *x) {
 
 #include <semaphore.h>
 
-typedef sem_t gemm_semaphore; /* on Linux a futex: no lock, and no system call while nobody sleeps */
+typedef sem_t gemm_semaphore; /* on Linux a futex: no lock, and no system call while no thread sleeps */
 
 static int gemm_semaphore_init(gemm_semaphore *x) {
     return !sem_init(x, 0, 0);

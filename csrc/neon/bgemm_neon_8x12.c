@@ -1,5 +1,4 @@
-/* bfloat16 with the tiles of sgemm_neon_8x12. Packing widens elements by a shift. Sums are floats and are rounded
- * once. */
+/* bfloat16 with the tiles of sgemm_neon_8x12 (see half.h). Packing widens elements by a shift. */
 #define BFLOAT16
 #include "neon.h"
 #include "floats.h"

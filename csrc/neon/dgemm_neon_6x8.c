@@ -1,5 +1,4 @@
-/* 6 rows x 4 vectors of doubles: 24 accumulators, 4 vectors of b, 3 vectors of a (a lane per row): 31 of 32
- * registers. */
+/* 6 rows x 4 vectors of doubles: 24 accumulators, 4 vectors of b, 3 of a (a lane per row): 31 of 32 registers. */
 #include "neon.h"
 #include "doubles.h"
 

@@ -1,5 +1,4 @@
-/* float16 with the tiles of sgemm_neon_8x12. Packing widens elements with fcvtl, which every AArch64 CPU has. Sums are
- * floats and are rounded once. */
+/* float16 with the tiles of sgemm_neon_8x12 (see half.h). Packing widens with fcvtl, which every AArch64 CPU has. */
 #include "neon.h"
 #include "floats.h"
 #include "tile_8x12.h"

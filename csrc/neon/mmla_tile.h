@@ -1,6 +1,5 @@
-/* panel.h's tile with matrix instructions. MMLA multiplies a block of 2 x K_GROUP elements of a by a block of K_GROUP x
- * 2 elements of b and adds the result to a block of 2 x 2 sums. The tile is MR x NR = 8 x 8. Registers: 16 blocks of
- * sums, 4 vectors of b, 4 vectors of a.
+/* panel.h's tile with matrix instructions. MMLA adds the product of 2 x K_GROUP elements of a and K_GROUP x 2 elements
+ * of b to a block of 2 x 2 sums. The tile is MR x NR = 8 x 8: 16 blocks of sums, 4 vectors of b, 4 vectors of a.
  *
  *   ACC                         a block of 2 x 2 sums; a half of it is a row of 2 sums
  *   JOIN_HALVES, LOW, HIGH      make an ACC from its upper and lower row; return its upper row; return its lower row

@@ -11,8 +11,7 @@
 #define NEON_INLINE static __forceinline
 #endif
 
-/* Function attributes that enable instruction set extensions. The engine calls such a function only if the CPU has the
- * extension. */
+/* Attributes that enable instruction set extensions, for functions that run only if the CPU has the extension. */
 #ifdef __GNUC__
 #define NEON_DOTPROD __attribute__((target("arch=armv8.2-a+dotprod")))
 #define NEON_I8MM __attribute__((target("arch=armv8.2-a+i8mm")))
@@ -23,8 +22,8 @@
 #define NEON_BF16
 #endif
 
-/* Loads an element of a into lane 0, for an FMA by lane. For most other formulations, compilers emit ld1r or dup, which
- * occupy an execution unit that the FMAs need. A plain load does not. */
+/* Loads an element of a into lane 0, for an FMA by lane. A plain load does not occupy an execution unit that the FMAs
+ * need. For most other formulations, compilers emit ld1r or dup, which do occupy such a unit. */
 #if defined(__GNUC__) && defined(__aarch64__)
 #define NEON_ELEMENT(name, vector, type, load)                 \
     NEON_INLINE vector name(const void *p) {                   \

@@ -1,5 +1,4 @@
-/* The 1 x 4 tile in float. b is loaded as one vector, a as a scalar. There is a single chain of FMAs, in the order of
- * k. */
+/* The 1 x 4 tile in float. b is loaded as one vector, a as a scalar. One chain of FMAs, in the order of k. */
 #include "neon.h"
 #include "floats.h"
 

@@ -1,6 +1,6 @@
-/* The 4 x 4 tile in float. The loop is unrolled by four steps of k. Four steps load four vectors of a and four of b and
- * execute sixteen FMAs by lane. A panel stores a by columns, so a vector of a holds one step of k of four rows. Lane i
- * of that vector belongs to row i of C. Each accumulator adds its terms in the order of k. */
+/* The 4 x 4 tile in float. The loop is unrolled by four steps of k, which load four vectors of a and four of b and
+ * execute sixteen FMAs by lane. A panel stores a by columns, so a vector of a holds one step of k of four rows: lane i
+ * belongs to row i of C. Each accumulator adds its terms in the order of k. */
 #include "neon.h"
 #include "floats.h"
 

@@ -1,5 +1,5 @@
-/* wrap.h's parameters for 8-bit integers (type A) x int8 with int32 sums, with int16 multiply-adds. Registers: 24
- * accumulators, 3 vectors of b, 1 of a. */
+/* wrap.h's parameters for 8-bit integers (type A) x int8 with int32 sums. Panels hold int16, which smlal multiplies and
+ * adds. Registers: 24 accumulators, 3 vectors of b, 1 of a. */
 #define C uint32_t
 #define SUM uint32_t
 #define C_IS_SUM 1

@@ -1,7 +1,7 @@
-/* 8 rows x 3 vectors of floats: 24 accumulators, 3 vectors of b, 2 of a (a lane per row): 29 of 32 registers. Four FMAs
- * per cycle with a latency of 4 cycles (Neoverse V1, Apple's CPUs) need 16 independent chains; this tile has 24. 24
- * FMAs need five loads. Unpacked operands and tiles of other shapes (6 x 16, 12 x 8, 4 x 24, ...) use tile.h's own
- * loop. No include guard: tile.h undefines the parameters. */
+/* 8 rows x 3 vectors of floats: 24 accumulators, 3 vectors of b, 2 of a (a lane per row): 29 of 32 registers. A step of
+ * k is 24 FMAs and five loads. Four FMAs per cycle with a latency of 4 cycles (Neoverse V1, Apple's CPUs) need 16
+ * independent chains; this tile has 24. Unpacked operands and tiles of other shapes (6 x 16, 12 x 8, 4 x 24, ...) use
+ * tile.h's own loop. No include guard: tile.h undefines the parameters. */
 #define ROW(r, av, lane)                                                \
     acc[3 * (r)] = vfmaq_laneq_f32(acc[3 * (r)], b0, av, lane);         \
     acc[3 * (r) + 1] = vfmaq_laneq_f32(acc[3 * (r) + 1], b1, av, lane); \

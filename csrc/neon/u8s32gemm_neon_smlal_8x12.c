@@ -1,5 +1,4 @@
-/* uint8 x int8 with int32 sums, which wrap. For CPUs without dot product instructions: panels hold int16, which smlal
- * multiplies. */
+/* uint8 x int8 with int32 sums, which wrap, for CPUs without dot product instructions. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_smlal_8x12

@@ -1,5 +1,4 @@
-/* uint8 x int8 with int32 sums, which wrap, with sudot, the by-lane form of usdot. The vector operand of sudot (b) is
- * signed, and its lane operand (a) is unsigned. */
+/* uint8 x int8 with int32 sums, which wrap. sudot is usdot by lane: the vector (b) is signed, the lane (a) unsigned. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_usdot_8x12

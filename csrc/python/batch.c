@@ -1,25 +1,23 @@
-/* gemm._memo.Batch: products that are called one by one and computed together. A product is pending from its call until
- * it is computed.
+/* gemm._memo.Batch: products that are called one by one and computed together. Until then, a called product is pending.
  *
  * A Batch stores each pending product as addresses and the number of its kind, if a Memo knows the product. Products of
  * one kind differ only in their arrays (see `kind`). `run` computes all products of one kind in one pass of the engine,
  * shared among threads. Products may be computed in any order if no product reads or writes memory that another product
- * writes. `run` checks this condition (order.c). If the condition is false, `run` cuts the products into pieces of
- * MOST_NATIVE products (or into two halves, if there are at most MOST_NATIVE products), computes the pieces in order,
- * and applies the same rule to each piece. Therefore, if each product depends on the one before, products are computed
- * one by one, in the order of the calls.
+ * writes (order.c). If this does not hold, `run` cuts the products into pieces of MOST_NATIVE products (or into two
+ * halves, if there are at most MOST_NATIVE), computes the pieces in order, and applies the same rule to each piece. If
+ * each product depends on the one before, products are therefore computed one by one, in the order of the calls.
  *
  * For gemm.gemm_many, a Batch stores products of one kind together, as columns: the list of all a, the list of all b,
  * and so on (many.c). It stores products one by one if their kinds differ.
  *
- * The Batch of a thread is an entry in the dictionary of the thread's state, so that the Batch ends with the thread.
+ * A thread's Batch is stored in the dictionary of the thread's state. Therefore it ends with the thread.
  */
 #include "batch.h"
 
 #include <math.h>
 #include <string.h>
 
-/* In multiply-adds. For less work, no device is faster than the CPU, and the callback `goes` is not called. */
+/* The work, in multiply-adds, from which a device may be faster than the CPU. For less work, `goes` is not called. */
 static const double ASKED_FROM = 5e7;
 
 int gemm_batches;
@@ -31,7 +29,7 @@ static batch *mine(void) {
     return state ? (batch *)PyDict_GetItemWithError(state, thread_key) : NULL;
 }
 
-/* Makes `fresh` this thread's Batch. NULL: the thread then has no Batch. Returns 0 with an error set on failure. */
+/* Makes `fresh` this thread's Batch, or none if `fresh` is NULL. Returns 0 with an error set on failure. */
 static int set_mine(PyObject *fresh) {
     PyObject *state = PyThreadState_GetDict();
     if (!thread_key) thread_key = PyUnicode_InternFromString("gemm.Batch");
@@ -126,7 +124,7 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
     return 1;
 }
 
-/* Like `add`, for a product of the same kind as the last pending product. Returns 0 if it is of another kind. */
+/* Like `add`, for a product of the same kind as the last pending product. Returns 0 for a product of another kind. */
 static int add_alike(pending *all, const memo *by, PyObject *const *given, PyObject **result) {
     if (!all->count) return 0;
     const int number = all->entries[all->count - 1].kind;
@@ -184,15 +182,12 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
 /* The callbacks of a run. `goes` returns whether `send` computes some products instead of the engine. `retry` computes
  * products for which the engine had no memory.
  *
- * If `goes` is NULL, the engine computes all products without releasing the GIL. Nothing else keeps the operands alive
- * then.
- */
+ * If `goes` is NULL, the engine computes all products and keeps the GIL: no reference keeps the operands alive. */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The products of kind `number` among the pending products from `start` to `stop` (exclusive): the index of the first
- * one, and their count. */
+/* The pending products of kind `number` from `start` to `stop` (exclusive): the first one's index, and their count. */
 typedef struct {
     const pending *all;
     int number;
@@ -206,8 +201,7 @@ static group group_of(const pending *all, int number, Py_ssize_t start, Py_ssize
     return some;
 }
 
-/* Stores a product's operands in `operands`, as borrowed references; c may be None. Returns 0 with an error set if a
- * column is too short. */
+/* Stores a product's operands, borrowed (c may be None). Returns 0 with an error set if a column is too short. */
 static int operands_of(const pending *all, Py_ssize_t product, PyObject **operands) {
     for (int operand = 0; operand < OPERANDS; operand++) {
         if (!all->entries) {
@@ -221,8 +215,7 @@ static int operands_of(const pending *all, Py_ssize_t product, PyObject **operan
     return 1;
 }
 
-/* Calls `function`, one of the callbacks in an `others`, with the products of `some`. Returns 0 with an error set if
- * the callback raises. */
+/* Calls `function`, a callback of `others`, with the products of `some`. Returns 0 with an error set on failure. */
 static int call_others(PyObject *function, const group *some) {
     const pending *all = some->all;
     PyObject *numbers = PyList_New(some->count), *products = PyList_New(some->count), *done = NULL;
@@ -262,8 +255,7 @@ static int goes(const others *by, const group *some) {
     return yes;
 }
 
-/* Buffers for one run: two elements of `outs` per pending product, and one element of `places` (NULL if all products
- * are of one kind). */
+/* Buffers for one run: per pending product, two `outs` and one of `places` (NULL if all products are of one kind). */
 typedef struct {
     written *outs;
     gemm_place *places;

@@ -6,10 +6,9 @@
 #include "order.h"
 
 enum {
-    /* The maximum numbers of pending products: MOST in general; MOST_NATIVE for CPU products, whose array headers
-     * then stay in the CPU's cache; and MOST_ALIKE (order.h) for products of gemm_many that are stored as columns. A
-     * column is a list or tuple with one operand per product, or a single object that is the operand of all
-     * products. */
+    /* Maximum numbers of pending products. MOST: in general. MOST_NATIVE: for CPU products, whose array headers then
+     * stay in the CPU's cache. MOST_ALIKE (order.h): for products of gemm_many that are stored as columns. A column is
+     * a list or tuple with one operand per product, or one object that is the operand of all products. */
     MOST = 4096,
     MOST_NATIVE = 1024,
     FEW = 64,       /* if fewer consecutive products are of one kind, products are added one by one */
@@ -17,7 +16,7 @@ enum {
 };
 static const double MOST_BYTES = 64e6; /* the maximum size of all pending products' operands, in bytes */
 /* The maximum work of one pending product, in multiply-adds: for products that the engine computes, and for other
- * products. A larger product keeps a whole CPU or device busy alone. */
+ * products. A larger product alone keeps a whole CPU or device busy. */
 static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8;
 
 typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const gemm_scalar *, const gemm_scalar *);
@@ -61,8 +60,7 @@ static inline int gemm_kind_of(const pending *all, Py_ssize_t product) {
     return all->entries ? all->entries[product].kind : 0;
 }
 
-/* The estimated time in which the engine computes one product on one fast core, in nanoseconds. 0: other code computes
- * the product. */
+/* The estimated time of one product in the engine on one fast core, in nanoseconds. 0: other code computes it. */
 static inline double gemm_kind_ns(const kind *k) {
     return k->what.plan ? k->what.work / 50 : 0;
 }
@@ -72,19 +70,18 @@ static inline double gemm_kind_ns(const kind *k) {
 int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const *given, const extent *at,
                      const gemm_scalar *scale);
 
-/* Whether the operands make a product of kind `k`, and out does not overlap a, b or a separate c. Stores the operands'
- * addresses in `place`; place->out is NULL if out is still to be created. The function only reads Python objects:
- * threads without the GIL may call it while another thread holds the GIL. */
+/* Returns whether the operands form a product of kind `k` whose out does not overlap a, b or a separate c. Stores the
+ * operands' addresses in `place`; place->out is NULL if out is still to be created. The function only reads Python
+ * objects: threads without the GIL may call it while another thread holds the GIL. */
 int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place);
 
 /* Like gemm_column_item. Also prefetches the arrays of later products, up to product `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
 /* Adds products to a Batch that has no pending products: those from number `start` up to number `count` (exclusive) or
- * to the first product of another kind. Stores their results in the list `results`. Returns the number of products that
- * were added. Returns 0 if the first product cannot be pending, or if the work of the products from `start` to `count`
- * is `most_work` or more. Returns -1 if an error is set. Nobody may change the columns until the products are
- * computed. */
+ * to the first product of another kind. Stores their results in the list `results`. Returns the number of added
+ * products: 0 if the first product cannot be pending, or if the work of the products from `start` to `count` is
+ * `most_work` or more; -1 if an error is set. The columns must not change until the products are computed. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *const *scales, PyObject *results, double most_work);
 

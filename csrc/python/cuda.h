@@ -11,9 +11,8 @@
 enum { ROOM = ARRAYS, SLOTS };
 enum { SCALE_BYTES = 32 }; /* alpha and beta together */
 
-/* Launches all steps of a Sequence for operands at the addresses `at`; the function itself fills in at[ROOM]. `scale`
- * is SCALE_BYTES bytes. Returns the CUresult; `which` receives the number of the driver function that returned it. The
- * GIL is not needed. */
+/* Launches all steps of a Sequence for operands at the addresses `at`, and fills in at[ROOM]. Needs no GIL. `scale` has
+ * SCALE_BYTES bytes. Returns the CUresult; `which` receives the number of the driver function that returned it. */
 int gemm_sequence_launch(PyObject *sequence, uint64_t *at, void *stream, const char *scale, int *which);
 
 /* DLPack's DLTensor, and the used part of DLPack's table of C exchange functions. */

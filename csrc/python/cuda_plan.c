@@ -8,9 +8,8 @@
 #include "order.h"
 
 enum { ON_CUDA = 2, COMPLEX = 5, LEGACY_STREAM = 1, EACH = SCALE_BYTES / SCALES };
-/* Arrays on devices with the number MOST_DEVICES or a higher one are not read. A signature contains the sum of the
- * class's address and the device number. This sum is unique, because a class object is larger than MOST_DEVICES
- * bytes. */
+/* Arrays on devices whose number is MOST_DEVICES or higher are not read. A signature contains the sum of the class's
+ * address and the device number. This sum is unique, because a class object is larger than MOST_DEVICES bytes. */
 enum { MOST_DEVICES = 16, MOST_KINDS = 8 };
 enum { SHAPE, STRIDES, DTYPE, OWNER, ADDRESS, DEVICE, NAMES };
 
@@ -168,8 +167,7 @@ static int stream_of(Py_ssize_t place, void **stream) {
     return found;
 }
 
-/* Launches a product for operands at the addresses `at`. Returns 0 if an address is not aligned as the kernels require,
- * or if a launch failed. */
+/* Launches a product for operands at `at`. Returns 0 if an address is not aligned as required, or if a launch fails. */
 static int launch(const slot *known, const extent *at, const gemm_scalar *scale) {
     uint64_t places[SLOTS] = {0};
     char packed[SCALE_BYTES] = {0};

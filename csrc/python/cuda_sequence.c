@@ -1,10 +1,9 @@
 /* gemm._memo.Sequence: kernel launches that are prepared once and repeated with other addresses.
  *
- * gemm/backends/cuda/launch_plan.py makes the launch plan of a product. A Sequence stores the plan's functions,
- * grids and parameters. The parameters are bytes; only the addresses, tensor maps and scalars among them differ between
+ * gemm/backends/cuda/launch_plan.py makes the launch plan of a product. A Sequence stores the plan's functions, grids
+ * and parameters. The parameters are bytes; only the addresses, tensor maps and scalars among them differ between
  * products. A run is a few calls of the CUDA driver. Python passes the addresses of the driver's functions, so this
- * file need not link to a CUDA library. gemm/backends/cuda/launch_graph.py does the same in Python, for interpreters
- * without this extension.
+ * file links to no CUDA library. Without this extension, gemm/backends/cuda/launch_graph.py does the same in Python.
  */
 #include "cuda.h"
 
@@ -86,8 +85,7 @@ typedef struct {
     step *steps;
 } sequence;
 
-/* Launches the step `x` for the addresses `at`. Returns the CUresult; `which` receives the number of the driver
- * function that returned it. */
+/* Launches the step `x` for the addresses `at`. The results are those of gemm_sequence_launch. */
 static int launch(const sequence *self, const step *x, const uint64_t *at, void *stream, const char *scale,
                   int *which) {
     char given[MOST_PARAMETERS], unaligned[MOST_MAPS * MAP_BYTES + MAP_ALIGNMENT];
@@ -103,8 +101,7 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
         const map *m = &x->map[i];
         static const unsigned one[3] = {1, 1, 1};
         *which = ENCODE;
-        /* The constants mean: rank 3, element strides 1, no interleaving, L2 promotion of 256 bytes, and zeros outside
-         * the matrix. */
+        /* rank 3, element strides 1, no interleaving, L2 promotion of 256 bytes, zeros outside the matrix */
         const int status = self->api.encode(maps + i * MAP_BYTES, m->kind, 3, (void *)(uintptr_t)(at[m->slot] + m->at),
                                             m->dims, m->strides, m->box, one, 0, m->swizzle, 3, 0);
         if (status) return status;
@@ -127,8 +124,7 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
     return self->api.launch_ex(&config, x->function, parameters, NULL);
 }
 
-/* Allocates the workspace, zeroes the part of it that must begin as zeros, launches all steps, and frees the workspace.
- * The workspace is freed after an error, too. */
+/* Allocates the workspace, zeroes what must begin as zeros, and launches all steps. Always frees the workspace. */
 static int run_steps(const sequence *self, uint64_t *at, void *stream, const char *scale, int *which) {
     int status = 0;
     if (self->room) {

@@ -1,11 +1,9 @@
-/* The C function gemm.gemm. For a product of the same kind as an earlier one, it runs the stored plan without executing
- * Python code.
+/* The C function gemm.gemm. For a product of a known kind, it runs the stored plan without executing Python code.
  *
- * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments except the arrays, alpha and beta).
- * The first lookup of a Memo uses the identities of the option objects, because a line of code that is executed again
+ * gemm.frontend.plan_cache keeps a Memo for each set of options (all arguments except the arrays, alpha and beta). The
+ * first lookup of a Memo uses the identities of the option objects, because a line of code that is executed again
  * passes the same objects. The second lookup uses the options' values, in the dictionary that gemm.frontend.plan_cache
- * fills. If both lookups fail, or if the Memo does not know the product, the Python function computes the product,
- * with the same result.
+ * fills. If both fail, or if the Memo does not know the product, the Python function computes it, with the same result.
  */
 #include "memo.h"
 
@@ -13,16 +11,14 @@
 
 enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, SETS = 64 };
 
-/* Options of an earlier call, and their Memo. The set owns the options, so that no other object can get their
- * addresses. */
+/* Options of an earlier call, and their Memo. The set owns the options, so no other object can get their addresses. */
 typedef struct {
     PyObject *option[OPTIONS], *memo;
 } set;
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* `names` are the names of alpha, beta and the options, and then of c, out and bias. `defaults` are the default
-     * values of alpha, beta and the options. */
+    /* `names`: those of alpha, beta, the options, c, out and bias. `defaults`: those of alpha, beta and the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;
@@ -50,8 +46,7 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* Distributes a call's arguments to `given` and `option`. Returns 0 for wrong arguments; the Python function then
- * raises the error. */
+/* Distributes a call's arguments to `given` and `option`. Returns 0 if they are wrong: Python then raises the error. */
 static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count,
                           PyObject **given, PyObject **option) {
     static const int last[] = {C, OUT, BIAS};

@@ -17,8 +17,7 @@ typedef struct {
     PyObject *const *columns; /* each column has enough items: reading past the end would raise a Python error */
     gemm_place *places;
     int64_t from; /* the position in the columns of the first product to read */
-    /* count: the number of products to read. odd: the index of the first product found so far that is of another kind,
-     * or `count`. Any thread may lower `odd`. */
+    /* count: products to read. odd: the index of the first one of another kind (or count); any thread may lower it. */
     int64_t count, odd;
 } reading;
 
@@ -46,7 +45,7 @@ static void fetch(const void *what) {
 }
 
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count) {
-    /* How many products ahead the headers of arrays (OBJECT) and their shapes (SHAPE) are prefetched. */
+    /* How many products ahead the headers (OBJECT) and the shapes (SHAPE) of arrays are prefetched. */
     enum { OBJECT = 12, SHAPE = 6 };
     if (gemm_column_lists(column) && product + OBJECT < count) {
         PyObject *shape = gemm_column_item(column, product + SHAPE);
@@ -99,7 +98,7 @@ Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t
     extent at[ARRAYS];
     gemm_scalar scale[SCALES];
     pending *now = &self->now;
-    /* An earlier product failed before it became pending, and left its kind or the memory for entries behind. */
+    /* If an earlier product failed before it became pending, its kind or the memory for entries is still there. */
     if (now->kind_count || now->entries) return 0;
     for (int operand = 0; operand < OPERANDS; operand++)
         if (!(given[operand] = gemm_column_item(columns[operand], start))) return -1;

@@ -1,13 +1,12 @@
 /* gemm._memo: repeats products of NumPy arrays, and of some device arrays, without the checks in Python.
  *
- * For the first product of a kind, gemm/frontend/arguments.py normalises the arguments, and a plan is chosen.
- * A Memo stores the plan under the operands' signature: element types, shapes and strides. Products with the same
- * signature are of one kind. A later call goes directly to the engine if its operands have a known signature and its
- * output overlaps no input (except that c may be the output). All other calls are unknown, and go through the checks in
- * Python. This file makes no choices, and raises no errors about operands.
+ * For the first product of a kind, gemm/frontend/arguments.py normalises the arguments, and a plan is chosen. A Memo
+ * stores the plan under the operands' signature: element types, shapes and strides. Products with the same signature
+ * are of one kind. A later call goes directly to the engine if its operands have a known signature and its output
+ * overlaps no input (except that c may be the output). All other calls go through the checks in Python. This file makes
+ * no choices, and raises no errors about operands.
  *
- * Arrays are read only if their class is exactly numpy.ndarray, because a subclass may give its elements another
- * meaning.
+ * Only arrays of the exact class numpy.ndarray are read: a subclass may give its elements another meaning.
  */
 #define GEMM_IMPORTS_NUMPY
 #include "memo.h"
@@ -15,18 +14,17 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns the word that represents an array's element type in a signature. For NumPy's own types, it is NumPy's type
- * number. For other types, such as bfloat16, it is the address of the dtype object. gemm.frontend.plan_cache has
- * checked that this dtype object is the one that is never freed. Returns 0 for types that cannot be multiplied here. */
+/* Returns the word that represents an array's element type in a signature. For NumPy's own types, this is NumPy's type
+ * number. For other types, such as bfloat16, it is the address of the dtype object; gemm.frontend.plan_cache has
+ * checked that this object is never freed. Returns 0 for types that cannot be multiplied here. */
 static Py_ssize_t type_of(PyArrayObject *array) {
     const int number = PyArray_TYPE(array);
     if ((number >= NPY_BYTE && number <= NPY_CLONGDOUBLE) || number == NPY_HALF) return number;
     return number >= NPY_USERDEF ? (Py_ssize_t)PyArray_DESCR(array) : 0;
 }
 
-/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless
- * `object` is an aligned ndarray of numbers with 1 to MOST_AXES axes and at least one element, or a device array that
- * gemm_device_read can read. */
+/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless it is
+ * an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or gemm_device_read can read it. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
     if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
@@ -48,8 +46,7 @@ static int read_array(PyObject *object, int at, signature *key, extent *where) {
     return 1;
 }
 
-/* Whether `object` is an array with the type, shape and strides at position `at` of the signature. Stores its
- * address in `data`. */
+/* Whether `object` is an array with the signature's type, shape and strides at `at`. Stores its address in `data`. */
 static int array_alike(const signature *key, int at, PyObject *object, char **data) {
     if (!PyArray_CheckExact(object)) return 0;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -79,8 +76,7 @@ int gemm_memo_holds(const memo *self) {
     return self->era == era;
 }
 
-/* Reads the signature and extents of a, b, c, out and bias (None: absent). Returns 0 if their product cannot be
- * repeated here. */
+/* Reads signature and extents of a, b, c, out and bias (None: absent). Returns 0 if the product cannot be repeated. */
 static int read_operands(PyObject *const *arrays, signature *key, extent *where) {
     memset(key, 0, sizeof *key);
     memset(where, 0, ARRAYS * sizeof *where);
@@ -118,8 +114,8 @@ static int read_scale(PyObject *object, number *to) {
     return read;
 }
 
-/* Rounds alpha and beta for the computation. Returns 0 if a value does not fit the type. Also returns 0 if rounding
- * makes a value 0, because the signature records which values are 0. */
+/* Rounds alpha and beta for the computation. Returns 0 if a value does not fit the type, or if rounding makes a value
+ * 0: the signature records which values are 0. */
 static int round_scales(const slot *known, const number *from, gemm_scalar *scale) {
     for (int i = 0; i < SCALES; i++)
         if (!gemm_round_number(&from[i], known->rounds, &scale[i]) || gemm_is_zero(&scale[i]) != known->key.zero[i])
@@ -204,8 +200,7 @@ static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Creates an array of the dtype `wide` for the sums of a product whose result has a narrower dtype. Stores its address
- * in `at`. */
+/* Creates an array of the dtype `wide` for the sums, if the result's dtype is narrower. Stores its address in `at`. */
 static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     PyArrayObject *like = (PyArrayObject *)result;
     Py_INCREF(wide);
@@ -215,7 +210,7 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Computes a product with a conversion of operands, a bias or an activation, none of which the engine applies. Stores
+/* Computes a product with a conversion of operands, a bias or an activation, which the engine does not apply. Stores
  * the product in `result`. Returns 0 on failure; an error may or may not be set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
@@ -282,8 +277,7 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* The entries leave the Memo before their objects are released, because releasing objects may run any Python code,
-     * which may use this Memo. */
+    /* Entries leave the Memo before their objects are released, because that may run any code, even on this Memo. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;

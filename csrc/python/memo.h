@@ -1,5 +1,4 @@
-/* Declarations that the files of gemm._memo share. They use Python's limited API: one build supports every CPython
- * from 3.10 on. */
+/* Declarations of gemm._memo's files. Python's limited API: one build supports every CPython from 3.10 on. */
 #ifndef GEMM_PYTHON_MEMO_H
 #define GEMM_PYTHON_MEMO_H
 
@@ -52,8 +51,8 @@ typedef struct {
 /* An entry of a Memo: the data with which products of one kind are computed again. */
 typedef struct {
     signature key;
-    /* The engine's plan. NULL for a product on a device. Also NULL for a product on the host that the engine does not
-     * compute: only a Batch uses such an entry. */
+    /* The engine's plan. NULL on a device, and for a product on the host that the engine does not compute; only a Batch
+     * uses an entry of the latter kind. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
     gemm_scalar alpha;  /* replaces the call's alpha if the call's alpha is 0 */
@@ -77,14 +76,13 @@ typedef struct {
     PyObject_HEAD run_function *run;
     PyObject *options; /* the options of all its products, or None */
     /* The era in which its plans were chosen. An era ends when stored plans must no longer be used (gemm._memo.forget).
-     * In another era the Memo knows no products. */
+     * In any other era, the Memo knows no products. */
     PyObject *era;
     table slots;
 } memo;
 
-/* Finds the entry for a call's product. Returns the entry; the pointer is valid until the Memo changes. Stores the
- * operands' extents in `at`, and the rounded alpha and beta in `scale`. Returns NULL without an error if the product is
- * unknown. */
+/* Finds the entry for a call's product; the pointer is valid until the Memo changes. Stores the operands' extents in
+ * `at`, and the rounded alpha and beta in `scale`. Returns NULL without an error if the product is unknown. */
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
 /* The plan with which the engine computes pending products of a kind. NULL: other code computes them. */
@@ -92,7 +90,7 @@ static inline const gemm_plan *gemm_memo_plan(const slot *known) {
     return known->finish || known->wide ? NULL : known->plan;
 }
 
-/* Whether the Memo's plans may be used: they may if they were chosen in the current era. */
+/* Whether the Memo's plans were chosen in the current era. Otherwise they must not be used. */
 int gemm_memo_holds(const memo *self);
 
 /* Whether the operands have the signature `key`, which has no bias. Stores their addresses in `data`. The caller
@@ -116,8 +114,7 @@ static inline int gemm_apart(const extent *x, const extent *y) {
  * and stores its extent. Returns 0 if it cannot read the array. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
-/* Stores the additional data of a device product: `from` is the argument `device` of Memo.learn. Returns 0 with an
- * error set on failure. */
+/* Stores a device product's data; `from` is Memo.learn's argument `device`. Returns 0 with an error set on failure. */
 int gemm_device_learn(PyObject *from, slot *to);
 
 /* Enqueues the product. Returns its result, a new reference. Returns NULL without an error on failure; the Python code
@@ -130,13 +127,11 @@ void gemm_front_forget(void);
 /* The number of Batches that threads have entered and not left. It is 0 during almost every call. */
 extern int gemm_batches;
 
-/* Like gemm_memo_repeat, for a thread that may have entered a Batch. If it has, and the product is small enough, the
- * product becomes pending. */
+/* Like gemm_memo_repeat, except if the thread has entered a Batch: then small enough products become pending. */
 PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 
-/* Computes the pending products of this thread's Batch. The thread then has no Batch until gemm_batch_resume. Returns
- * the Batch, a new reference. Returns NULL without an error if the thread has no Batch, and NULL with an error set if
- * the computation failed. */
+/* Computes the pending products of this thread's Batch; the thread then has no Batch until gemm_batch_resume. Returns
+ * the Batch, a new reference; NULL if the thread has no Batch; or NULL with an error set if the computation failed. */
 PyObject *gemm_batch_pause(void);
 void gemm_batch_resume(PyObject *batch);
 

@@ -1,13 +1,11 @@
-/* Checks whether pending products may be computed in any order. They may if no product reads or writes memory that
- * another product writes.
+/* Checks whether products may be computed in any order: no product reads or writes memory that another product writes.
  *
  * 1. The ranges of addresses that are written are listed, and sorted by address if necessary. Results that were
  * created one after another are usually in order already.
  * 2. If neighbouring written ranges overlap, two products write the same memory.
  * 3. For each range that is read, a search finds the last written range that begins before the read range ends. If any
  * written range overlaps the read range, that last one does. The search is skipped if the span of all memory that is
- * read does not overlap the span of all memory that is written, for example if the products' a, b and out are pieces of
- * three large arrays.
+ * read does not overlap the span of all that is written, for example if a, b and out are pieces of three large arrays.
  *
  * Threads share all of this work except the sort.
  */
@@ -83,7 +81,7 @@ static void list_some(void *context, int64_t job, int slot) {
     x->parts[job] = found;
 }
 
-/* Sorts ranges by `low`, whatever their order before: a radix sort with digits of eleven bits. `spare` has room for
+/* Sorts ranges by `low`, in whatever order they were: a radix sort with digits of eleven bits. `spare` has room for
  * `count` ranges. Returns `all` or `spare`, whichever contains the result. */
 static written *sort_any(written *all, written *spare, int64_t count) {
     enum { BITS = 11, DIGITS = 1 << BITS };
@@ -110,9 +108,8 @@ static written *sort_any(written *all, written *spare, int64_t count) {
     return all;
 }
 
-/* Sorts ranges by `low`. This is fast if most ranges are in order already, as those of arrays that were created one
- * after another are: the few ranges that are out of order are taken out, sorted, and merged again. `spare` has room for
- * `count` ranges. Returns `all` or `spare`, whichever contains the result. */
+/* Sorts ranges by `low`. This is fast if most ranges are in order already, as for arrays that were created one after
+ * another: the few other ranges are taken out, sorted, and merged again. `spare` and the result are as for sort_any. */
 static written *sort(written *all, written *spare, int64_t count) {
     int64_t kept = 0, out = 0;
     for (int64_t i = 0; i < count; i++) {

@@ -1,5 +1,4 @@
-/* For gemm._memo: the check whether products may be computed in any order, and functions that read columns of operands
- * (see batch.h). */
+/* For gemm._memo: the check for independent products, and functions that read columns of operands (see batch.h). */
 #ifndef GEMM_PYTHON_ORDER_H
 #define GEMM_PYTHON_ORDER_H
 
@@ -16,9 +15,8 @@ enum { MOST_ALIKE = 16384 }; /* the maximum number of products in one check */
 
 typedef void share_function(gemm_work *, void *, int64_t, double, double);
 
-/* For each of the operands a, b, c and out of a product: the offsets of its first byte, and of the byte after its last
- * byte, from the address of its first element. `low` is negative if a stride is negative. reads_c: c is read, and c is
- * not out. */
+/* For each operand (a, b, c, out) of a product: the offsets of its first byte, and of the byte after its last, from the
+ * address of its first element. `low` is negative if a stride is. reads_c: c is read, and is not out. */
 typedef struct {
     ptrdiff_t low[4], high[4];
     int reads_c;
@@ -34,8 +32,7 @@ typedef struct {
     const gemm_place *places;
     const char *reaches; /* the `reach` of kind 0; that of each next kind is `next_reach` bytes later */
     size_t next_reach;
-    /* The first product's kind, an int; the next product's is `next_kind` bytes later. NULL: all products are of
-     * kind 0. */
+    /* The first product's kind, an int; each next one is `next_kind` bytes later. NULL: all are of kind 0. */
     const char *kinds;
     size_t next_kind;
 } products;

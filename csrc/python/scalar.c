@@ -1,5 +1,4 @@
-/* See scalar.h. A number that these functions reject goes through the checks in Python, which round it or raise an
- * error. */
+/* See scalar.h. Numbers that these functions reject go to the Python code, which rounds them or raises an error. */
 #include "scalar.h"
 
 #include <math.h>

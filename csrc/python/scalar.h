@@ -24,15 +24,13 @@ typedef struct {
     int bytes;
 } number_type;
 
-/* Reads a Python float, int or complex. Returns 0 for any other object, and for an int that does not fit int64. Sets no
- * error. */
+/* Reads a Python float, int or complex. Returns 0, without an error, for other objects and ints beyond int64. */
 int gemm_read_number(PyObject *object, number *to);
 
 /* Reads a type such as "f4". Returns 0 with an error set if the text names no type. */
 int gemm_read_type(const char *text, number_type *to);
 
-/* Rounds a number as NumPy does. Returns 0 if the type cannot hold the number, or if a number of this class may not
- * scale a product of this type. */
+/* Rounds as NumPy does. Returns 0 if the type cannot hold the number, or if its class may not scale this type. */
 int gemm_round_number(const number *from, number_type to, gemm_scalar *rounded);
 
 static inline int gemm_is_zero(const gemm_scalar *x) {

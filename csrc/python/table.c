@@ -1,5 +1,4 @@
-/* See table.h. The table uses open addressing: each entry is stored at the place of its hash or at the next free
- * place after it. */
+/* See table.h. Open addressing: an entry is stored at the place of its hash, or at the next free place. */
 #include "table.h"
 
 #include <string.h>
@@ -9,8 +8,7 @@ enum { FIRST_ROOM = 8 }; /* entries in the first allocation */
 static uint64_t hash_of(const table *t, const void *key) {
     const char *at = (const char *)key;
     uint64_t hash[2] = {0x9E3779B97F4A7C15u,
-                        /* Two hashes are computed in parallel, because within a hash each multiplication waits for
-                         * the result of the previous one. */
+                        /* Two hashes in parallel: in each, every multiplication waits for the previous one. */
                         0x94D049BB133111EBu};
     size_t i = 0;
     for (; i + sizeof hash <= t->key_bytes; i += sizeof hash) {
@@ -70,7 +68,7 @@ static int grow(table *t) {
     return 1;
 }
 
-/* Frees the place `gap`. A search ends at a free place; therefore moves later entries that it would no longer reach. */
+/* Frees the place `gap`. Searches end at free places, so this moves later entries that they would not reach. */
 static void leave(table *t, uint32_t gap) {
     for (uint32_t at = (gap + 1) & t->mask; t->places[at]; at = (at + 1) & t->mask) {
         const uint32_t wanted = (uint32_t)t->hashes[t->places[at] - 1] & t->mask;

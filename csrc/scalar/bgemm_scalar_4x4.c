@@ -1,5 +1,4 @@
-/* bfloat16 in plain C. Integer operations convert to and from float. On x86-64, there are two versions of the tile,
- * with and without FMA instructions, as in gemm_scalar_4x4.c. */
+/* bfloat16 in plain C. Integer operations convert to and from float. */
 #define BFLOAT16
 #include "halves.h"
 

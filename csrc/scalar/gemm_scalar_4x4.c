@@ -1,7 +1,6 @@
-/* float and double in plain C, for any CPU: a vector has one element. fma() rounds only once on every CPU. If the
- * compiler may not assume that the CPU has FMA instructions, fma() is a call into the math library. This is the case on
- * x86-64. There, the tile is compiled twice, with and without FMA instructions, and the CPU's features decide at run
- * time. */
+/* float and double in plain C, for any CPU: a vector has one element. fma() rounds only once on every CPU. But where
+ * the compiler may not assume FMA instructions, as on x86-64, fma() is a call into the math library. There, the tile is
+ * compiled with and without FMA instructions, and the CPU's features decide at run time. */
 #include <math.h>
 
 #include "gemm.h"

@@ -1,4 +1,4 @@
-/* float16 or, if BFLOAT16 is defined, bfloat16, in plain C. */
+/* float16 (bfloat16 if BFLOAT16 is defined) in plain C, on x86-64 with and without FMA, as in gemm_scalar_4x4.c. */
 #include "gemm.h"
 
 #define TARGET

@@ -13,13 +13,13 @@
  *                                                 of matrix z as memory stores it: a row of a^T if
  *                                                 A_TURNED, else a row of the operand.
  *
- * Registers determine the speed. More outputs per work-item need fewer loads per multiply-add. Fewer registers allow
- * more waves, which hide the latency of each other's loads: with 24 vector registers per work-item, four waves of 128
- * work-items fit. To save registers, all indices are 32-bit numbers; the host ensures that operands span fewer than
- * 2^31 elements.
+ * The number of registers determines the speed. With more outputs, a work-item needs more registers but fewer loads per
+ * multiply-add. With fewer registers, more waves hide the latency of each other's loads: with 24 vector registers per
+ * work-item, four waves of 128 work-items fit. To save registers, all indices are 32-bit numbers; the host ensures that
+ * operands span fewer than 2^31 elements.
  *
- * m, n and k are padded to multiples of TM, TN and BK. Along k, a is padded with -0.0 and b with +0.0. Their product is
- * -0.0, and adding -0.0 changes no sum, not even -0.0. `k` is the padded size. out and c are not padded.
+ * m, n and k are padded to multiples of TM, TN and BK; `k` is the padded size. Along k, a is padded with -0.0 and b
+ * with +0.0: adding their product, -0.0, changes no sum, not even -0.0. out and c are not padded.
  */
 
 #include "gemm.clh"
@@ -72,7 +72,7 @@
 #endif
 
 /* Images are read without a sampler: coordinates are integers and always within the image. Reading a float image may
- * flush denormals. Reading an integer image preserves the bits and takes the same time, so ORDERED results use integer
+ * flush subnormals. Reading an integer image preserves the bits and takes the same time, so ORDERED results use integer
  * images. */
 #if ORDERED && PRECISION == 16
 float4 widened(ushort4 bits)
@@ -173,8 +173,8 @@ kernel void gemm_adreno(A_OPERAND, B_OPERAND, RESULT)
     }
 #else
     /* The same as FINISH4, but with pointers that advance row by row, and with a loop at the edges. Otherwise the
-     * compiler computes the addresses of all TM x TN elements at once. The addresses take so many registers that only
-     * half of the waves fit. */
+     * compiler computes the addresses of all TM x TN elements at once, which takes so many registers that only half of
+     * the waves fit. */
     const int vectors = out_at.s2 == 1 && (beta == 0 || c_at.s2 == 1);
     global result *to = AT(out, z, i0, j0);
     global const result *from = AT(c, z, i0, j0);

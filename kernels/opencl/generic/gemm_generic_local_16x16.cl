@@ -39,8 +39,8 @@ kernel void gemm_generic_local_16x16(BUFFER(a), BUFFER(b), RESULT)
     accum sum = START(z, i, j);
     for (int p0 = 0; p0 < k; p0 += BK) {
         const int depth = min(BK, k - p0);
-        /* Outside of a and b the tiles are 0. Sums of rows and columns outside are not stored, and the loop over p
-         * stops at `depth`. Therefore no product with padding affects a stored output. */
+        /* Outside of a and b the tiles are 0. No product with this padding affects a stored output: sums of rows and
+         * columns outside are not stored, and the loop over p stops at `depth`. */
         for (int t = id; t < BM * BK; t += BM * BN) {
             const int r = a_turned ? t % BM : t / BK, p = a_turned ? t / BM : t % BK;
             a_tile[r][p] = row0 + r < m && p < depth ? LOAD(a + r * a_at.s1 + (p0 + p) * a_at.s2) : (accum)0;

@@ -11,8 +11,8 @@
  *     +------+     +----------------+
  *
  * a and b are padded row-major buffers: a is padded to a multiple of BM rows, b to a multiple of BN columns, and both
- * along K to a multiple of BK. `k` is the padded size. a is padded with -0.0 and b with +0.0 along K. Their product is
- * -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not padded.
+ * along K to a multiple of BK; `k` is the padded size. Along K, a is padded with -0.0 and b with +0.0: adding their
+ * product, -0.0, changes no sum, not even -0.0. out and c are not padded.
  *
  * With DIRECT, nothing is padded in memory, and the operands may have any strides. Work-items read four adjacent
  * elements along the axis that has unit stride, as a vector if all four exist and are aligned, and pad in registers.

@@ -11,9 +11,8 @@
  *      | 4 BS |       | 3BS+ty |      :      |    |     4 BS UNROLL_M rows, b of 4 BS UNROLL_N columns, both
  *      +------+       +---------------------------+     of BS along K.
  *
- * `k` is the padded size. a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes
- * no sum, not even -0.0. Element (z, i, j) of out and c is at index offset + z * batch + i * row + j * col; out and c
- * are not padded.
+ * `k` is the padded size. Along K, a is padded with -0.0 and b with +0.0: adding their product, -0.0, changes no sum,
+ * not even -0.0. out and c are not padded: element (z, i, j) is at index offset + z * batch + i * row + j * col.
  */
 
 #include "gemm.clh"

@@ -13,8 +13,8 @@
  *
  * a and b are row-major, padded buffers: a is padded to a multiple of TM * GH rows, b to a multiple of SG * TN columns,
  * and both along K to a multiple of SG * KV; `k` is that padded length. (The method was published for column-major
- * matrices. For column-major matrices, the same kernel computes b' a' = (a b)'.) a is padded with -0.0 and b with +0.0
- * along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0. out and c are not padded.
+ * matrices, for which the same kernel computes b' a' = (a b)'.) Along K, a is padded with -0.0 and b with +0.0: adding
+ * their product, -0.0, changes no sum, not even -0.0. out and c are not padded.
  */
 
 #include "gemm.clh"
@@ -80,9 +80,9 @@
 #define STEP (SG * KV)
 #define TO_ALL(x, p) ((vec)(intel_sub_group_shuffle(ELEMENT(x, (p) % KV), (p) / KV)))
 
-/* The address of row r, computed in bytes, as in the device's instructions. `from` is the kernel's argument plus a
- * 64-bit position; the offset of a row within a step is a 32-bit number. The compiler then needs only one addition per
- * load on every generation of the GPUs. */
+/* The address of row r. It is computed in bytes, as the device's instructions do. `from` is the kernel's argument plus
+ * a 64-bit position; the offset of a row within a step is a 32-bit number. The compiler then needs only one addition
+ * per load on every generation of the GPUs. */
 #define ROW(from, r, row) ((global const real *)((from) + (r) * (row)))
 
 __attribute__((reqd_work_group_size(SG, GH, 1)))
@@ -108,7 +108,7 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
     int p0 = 0;
     for (; p0 < k; p0 += STEP, a_pos += size_of * STEP, b_pos += STEP * (long)b_row) {
         global const char *a_from = (global const char *)a + a_pos, *b_from = (global const char *)b + b_pos;
-        /* Of a and b, the operand that takes fewer registers stays in registers for the whole step. */
+        /* The operand (a or b) that takes fewer registers stays in registers for the whole step. */
 #if TM < SG * TN
         run mine[TM];
 #pragma unroll
@@ -135,8 +135,8 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 #endif
     }
 
-    /* p0 is k here, so the next line adds 0. The compiler does not know that, and therefore does not keep the final
-     * addresses in registers during the loop. */
+    /* p0 is k here, so the next line adds 0. The compiler does not know this. Otherwise it would compute the final
+     * addresses before the loop and keep them in registers. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r, e) FINISH((accum)sum[r].s##e, z, i0 + r, j0 + e)
 #pragma unroll

@@ -10,8 +10,8 @@
  *       |a_tile|      |                      |    the same kernel computes b' a' = (a b)'.)
  *       +------+      +----------------------+
  *
- * a is padded with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0.
- * out and c are not padded.
+ * Along K, a is padded with -0.0 and b with +0.0: adding their product, -0.0, changes no sum, not even -0.0. out and c
+ * are not padded.
  */
 
 #include "gemm.clh"
@@ -82,8 +82,7 @@ kernel void sgemm_intel_L3_SLM(BUFFER(a), BUFFER(b), RESULT)
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
-    /* p0 is k here, so the next line adds 0. The compiler does not know that, and therefore does not keep the final
-     * addresses in registers during the loop. */
+    /* adds 0 (p0 is k here), which keeps the final addresses out of registers in the loop: see gemm_intel_L3_SIMD */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r)                                                                                        \
     FINISH4(sum##r.lo, z, i0 + r, j0)                                                                   \

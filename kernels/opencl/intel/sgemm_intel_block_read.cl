@@ -17,8 +17,8 @@
  * (The method was published for column-major matrices, for which the same kernel computes b' a' = (a b)'.) a is padded
  * to a multiple of TM rows, b to a multiple of 8 TN columns, and both along K to a multiple of 8; `k` is the padded
  * size. Block reads outside an image return garbage on some runtimes, so the kernel never reads there. Texels have 4
- * bytes, the largest size for which block reads are defined; the x coordinate of a block read counts BYTES. a is padded
- * with -0.0 and b with +0.0 along K. Their product is -0.0, and adding -0.0 changes no sum, not even -0.0.
+ * bytes, the largest size for which block reads are defined; the x coordinate of a block read counts BYTES. Along K, a
+ * is padded with -0.0 and b with +0.0: adding their product, -0.0, changes no sum, not even -0.0.
  */
 
 #include "gemm.clh"
@@ -96,8 +96,7 @@ kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
         }
     }
 
-    /* pos is k here, so the next line adds 0. The compiler does not know that, and therefore does not keep the final
-     * addresses in registers during the loop. */
+    /* adds 0 (pos is k here), which keeps the final addresses out of registers in the loop: see gemm_intel_L3_SIMD */
     i0 += pos - k, j0 += pos - k;
 #define STORE0(q, e) FINISH(sum0[q].s##e, matrix, i0 + 8 * q + e, j0 + lane)
 #define STORE1(q, e) FINISH(sum1[q].s##e, matrix, i0 + 8 * q + e, j0 + lane + SG)

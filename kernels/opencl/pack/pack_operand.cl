@@ -12,7 +12,7 @@
  * Work-item (x, y, z) writes TALL rows of WIDE texels (or elements of a buffer) of matrix z. With TURN, a work-group of
  * 32 x 8 work-items transposes a square of 32 x 32 elements in local memory. If the source's row stride is 1, both the
  * reads and the writes are then whole lines of memory (Ruetsch, Micikevicius: Optimizing Matrix Transpose in CUDA,
- * 2009). The copy does not change a bit of any element, except that images of floats may flush denormals.
+ * 2009). The copy does not change a bit of any element, except that images of floats may flush subnormals.
  */
 
 #include "gemm.clh"
