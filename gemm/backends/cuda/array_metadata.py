@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda
 from gemm.backends.cuda.arrays import CUDA, MANAGED, DeviceArray, import_dlpack, packed
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda
 from gemm.core.operands import extra
 from gemm.core.problem import EXTRA, Device, DeviceView
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.transfer import fetch, send
 from gemm.core.errors import KernelFailed, delivering
 from gemm.core.operands import extent

@@ -7,26 +7,34 @@ with the other work on this stream.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import re
 import struct
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from gemm.backends.cuda import array_metadata, arrays, operand_layout, panels, pointer_table, staging
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
-from gemm.backends.cuda.driver import Gpu, find_devices
+from gemm.backends.cuda.compiler import compilers
+from gemm.backends.cuda.driver import LEGACY_STREAM, NO_DEVICE, Gpu, cuda, follow
 from gemm.backends.cuda.launch_graph import Launched, Launches, Replay, Scale, signature
 from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
 from gemm.backends.cuda.pinned import TOGETHER
 from gemm.catalog import Kernel
 from gemm.core.backend import Backend, Drivers, Kept, Launch
-from gemm.core.errors import KernelFailed
+from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import Work, item
 from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
+
+_INSTALL = 'pip install "gemm[cuda]"'
+_DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
+
+_CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 
 _KINDS = 256
 """The maximum number of layouts for which a Launcher caches its `Launches`."""
@@ -208,6 +216,89 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     if planes:  # strides cannot describe planes; these strides only tell which axis is contiguous
         strides = (max(n, 2) * size, size) if y.transposed else (size, max(k, 2) * size)
     return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)
+
+
+def find_devices() -> tuple[Device, ...]:
+    """Return every GPU, in CUDA's order. Raises BackendUnavailable."""
+    try:
+        driver = cuda()
+    except OSError as error:
+        raise BackendUnavailable("cuda", f"the driver does not load ({error})", _DRIVER) from error
+    try:
+        driver.cuInit(0)
+        if not compilers():
+            raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
+        version = int(driver.cuDriverGetVersion())
+        oldest = min(found.major for found in compilers())
+        if version // 1000 < oldest:
+            raise BackendUnavailable(
+                "cuda", f"the driver is made for CUDA {_dotted(version)}, NVRTC for {oldest}",
+                f'update the driver, or pip install "nvidia-cuda-nvrtc-cu{version // 1000}"',
+            )  # fmt: skip
+        devices = tuple(_describe(ordinal, version) for ordinal in range(int(driver.cuDeviceGetCount())))
+    except KernelFailed as error:
+        if f"error {NO_DEVICE}" in str(error) or "NO_DEVICE" in str(error):
+            cause = "there is no CUDA device"
+            raise BackendUnavailable("cuda", cause, f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES") from error
+        raise BackendUnavailable("cuda", str(error), _DRIVER) from error
+    if not devices:
+        raise BackendUnavailable("cuda", "there is no CUDA device", _DRIVER)
+    return devices
+
+
+def _describe(ordinal: int, version: int) -> Device:
+    driver, gpu = cuda(), Gpu(ordinal)
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, 256, gpu.id)
+    capability, facts = gpu.capability, gpu.facts
+    return Device(
+        backend="cuda",
+        key=f"cuda:{ordinal}",
+        name=name.value.decode(errors="replace").strip(),
+        platform="CUDA",
+        driver=f"{_kernel_module()} (CUDA {_dotted(version)})".lstrip(),
+        kind="gpu",
+        features=frozenset(_features(capability)),
+        limits={
+            "compute_capability": capability,
+            "sm_count": gpu.units,
+            "block_threads": facts["block_threads"],
+            "shared_memory": facts["shared_memory"],
+            "shared_memory_optin": facts["shared_memory_optin"] or facts["shared_memory"],
+            "clock_mhz": facts["clock_khz"] // 1000,
+            "memory_gbs": facts["memory_khz"] * facts["memory_bits"] // 4_000_000,
+            "fp64_ratio": facts["fp64_ratio"],
+            "memory_bytes": int(driver.cuDeviceTotalMem(gpu.id)),
+            "l2_bytes": facts["l2_bytes"],
+        },
+        handle=gpu,
+    )
+
+
+def _features(capability: int) -> set[str]:
+    """Return the features of a GPU that kernels can require.
+
+    A feature such as "sm_80" means compute capability 8.0 or newer. "sm_90a" means exactly 9.0.
+    """
+    found = {"fp64", f"sm_{capability}"} | {f"sm_{least}" for least in _CAPABILITIES if least <= capability}
+    return found | ({f"sm_{capability}a"} if capability >= 90 else set())
+
+
+def _kernel_module() -> str:
+    """Return the driver's release, such as 580.159.03, or "" if the system does not report it.
+
+    One CUDA version covers many releases of the driver.
+    """
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found[0] if found else ""
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 class CudaBackend(Backend):

@@ -16,9 +16,8 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from gemm.backends.cuda import array_metadata
-from gemm.backends.cuda.api import OUT_OF_MEMORY, cuda
 from gemm.backends.cuda.array_metadata import Library
-from gemm.backends.cuda.driver import Gpu, threads
+from gemm.backends.cuda.driver import OUT_OF_MEMORY, Gpu, cuda, threads
 from gemm.backends.cuda.launch_plan import SCALE_AT, Layout, Recipe
 from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, Map, Step
 from gemm.catalog import launch_arithmetic

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda.api import cuda
+from gemm.backends.cuda.driver import cuda
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda
 from gemm.backends.cuda.panels import LINE, Shape, Step, steps
 from gemm.backends.cuda.pinned import TOGETHER, Channel, channels, copy
 from gemm.backends.cuda.transfer import ALIGN, Transfers, block

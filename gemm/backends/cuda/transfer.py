@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda
 from gemm.backends.cuda.pinned import AHEAD, DEPTH, SLOT, Channel, Slot, channels
 from gemm.core.operands import Cut, Range
 

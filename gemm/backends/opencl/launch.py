@@ -11,8 +11,7 @@ import numpy as np
 
 from gemm.backends.opencl.layout import MOST, PACKED, STRIDED, Layout, Tile, in_place, layouts, part, stacked, tile
 from gemm.backends.opencl.mapped import lent, owner
-from gemm.backends.opencl.replay import MOST_COMMANDS, Replay, signature
-from gemm.backends.opencl.staging import Command, Kept, Traffic
+from gemm.backends.opencl.staging import MOST_COMMANDS, Command, Kept, Replay, Traffic, signature
 from gemm.catalog import Kernel
 from gemm.core import disk_cache
 from gemm.core.errors import KernelFailed
