@@ -24,7 +24,7 @@ from gemm.backends.cuda.compiler import compilers
 from gemm.backends.cuda.driver import LEGACY_STREAM, NO_DEVICE, Gpu, cuda, follow
 from gemm.backends.cuda.launch_graph import Launched, Launches, Replay, Scale, signature
 from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
-from gemm.backends.cuda.pinned import TOGETHER
+from gemm.backends.cuda.pinned import SMALL
 from gemm.catalog import Kernel
 from gemm.core.backend import Backend, Drivers, Kept, Launch
 from gemm.core.errors import BackendUnavailable, KernelFailed
@@ -101,16 +101,13 @@ class Launcher:
             self._enqueue_apart(layout, (a, b, c, out), scale, stream)
             return
         addresses = tuple(0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
-        launches = self._launches(layout)
+        launched = Launched(self._launches(layout), layout, addresses)
         try:
-            launches.run(stream, addresses, scale)
+            launched.launches.run(stream, addresses, scale)
         except KernelFailed as error:
-            # If c is out and the product has several launches, the first of them may already have overwritten c. After
-            # that, no other kernel can compute the product.
-            in_place = addresses[2] == addresses[3]
-            error.spoilt = not error.memory and in_place and sum(step.scaled for step in launches.recipe.steps) > 1
+            error.spoilt = not error.memory and launched.overwrites_c
             raise
-        self._last.launched = Launched(launches, layout, addresses)
+        self._last.launched = launched
 
     def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
         """Launch a stack of products as a pointer batch: through a table with each product's operand addresses."""
@@ -147,7 +144,7 @@ class Launcher:
                         return table.many, table.results
         return 0, None
 
-    def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
+    def access(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
         """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
         given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
         if not isinstance(out, DeviceView):
@@ -163,7 +160,7 @@ class Launcher:
         """
         launched, self._last.launched = getattr(self._last, "launched", None), None
         operands, known = (a, b, c, out, bias), array_metadata.repeatable(a.__class__)
-        if launched is None or known is None:
+        if launched is None or known is None or launched.overwrites_c:
             return None
         # If an address differs, the launch read a copy instead of the array.
         if any(x is not None and known.address(x) != at for x, at in zip(operands, launched.addresses, strict=True)):
@@ -205,10 +202,11 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
         return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
     y, step, nbytes = operand_layout.prepared(row, x, operand_layout.BIAS, 0)
     memory = arrays.DeviceArray((nbytes,), "uint8", device)
-    launches = Launches(device.handle, Recipe((step,), row, False, 0, (0, 0), "b"))
+    launches = Launches(device.handle, Recipe((step,), 0, (0, 0), "b"))
     stream = LEGACY_STREAM if b.queue is None else b.queue
-    launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
     with device.handle:
+        follow(stream, LEGACY_STREAM)  # `memory` is allocated on the legacy stream, where its last user may still run
+        launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
         cuda().cuStreamSynchronize(stream)  # later products may use any stream
     memory._lent = True  # freeing the memory then waits for products that still use it
     owner = Planes(memory, planes) if planes else Kept(memory)
@@ -306,7 +304,7 @@ class CudaBackend(Backend):
 
     name: ClassVar[str] = "cuda"
     copying: ClassVar[float] = panels.HOST
-    overlaps: ClassVar[int] = TOGETHER + 1
+    overlaps: ClassVar[int] = SMALL + 1
 
     def __init__(self) -> None:
         self._drivers = Drivers("cuda", "CUDA", find_devices)

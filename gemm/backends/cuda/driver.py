@@ -19,9 +19,9 @@ from gemm.catalog import Kernel
 from gemm.core.errors import KernelFailed
 from gemm.core.threads import lock, once
 
-LEGACY_STREAM, THREAD_STREAM = 1, 2
-"""The explicit handles of the two default streams. The handle 0 is ambiguous: it means one or the other, depending on
-how a library was compiled."""
+LEGACY_STREAM = 1
+"""The explicit handle of the legacy default stream. The handle 0 is ambiguous: it means this stream or the default
+stream of a thread, depending on how a library was compiled."""
 
 OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 2, 100, 600
 LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 999})
@@ -29,7 +29,7 @@ LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 9
 
 
 class _Out:
-    """An output parameter. A method of `Driver` returns the parameter's value instead of taking a pointer."""
+    """The output parameter of a function. A method of `Driver` returns its value instead of taking a pointer."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -97,7 +97,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 class Driver:
-    """The functions of libcuda as methods, without the suffix _v2. A method takes the inputs and returns the outputs.
+    """The functions of libcuda as methods, without the suffix _v2. A method takes the inputs and returns the output.
 
     The methods raise KernelFailed with CUDA's name and description of the error. cuStreamQuery and cuEventQuery return
     True if all work is complete. The constructor raises OSError if libcuda does not load.
@@ -141,10 +141,10 @@ def _missing(name: str) -> Callable[..., Any]:
 
 
 def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...]) -> Callable[..., Any]:
-    outputs = [(at, p.kind) for at, p in enumerate(parameters) if isinstance(p, _Out)]
+    place = next((at for at, p in enumerate(parameters) if isinstance(p, _Out)), None)
     native.restype = c_int
     native.argtypes = [POINTER(p.kind) if isinstance(p, _Out) else p for p in parameters]
-    if not outputs:
+    if place is None:
 
         def called(*inputs: Any) -> bool:
             status = native(*inputs)
@@ -154,15 +154,14 @@ def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...])
 
         return called
 
+    kind = parameters[place].kind
+
     def returning(*inputs: Any) -> Any:
-        arguments, results = list(inputs), [kind() for _, kind in outputs]
-        for (at, _), result in zip(outputs, results, strict=True):
-            arguments.insert(at, byref(result))
-        status = native(*arguments)
+        result = kind()
+        status = native(*inputs[:place], byref(result), *inputs[place:])
         if status:
             raise driver.failure(name, status)
-        values = [result.value or 0 for result in results]
-        return values[0] if len(values) == 1 else tuple(values)
+        return result.value or 0
 
     return returning
 
@@ -275,7 +274,7 @@ class Gpu:
                     self._pool = int(pool)
         return self._pool
 
-    def allocate(self, size: int, stream: int = THREAD_STREAM) -> int:
+    def allocate(self, size: int, stream: int) -> int:
         """Allocate `size` bytes for work on `stream` and return the address. Raises KernelFailed."""
         if not self.pools:
             return int(cuda().cuMemAlloc(size))
@@ -287,7 +286,7 @@ class Gpu:
             self.trim()
             return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
 
-    def free(self, address: int, stream: int = THREAD_STREAM) -> None:
+    def free(self, address: int, stream: int) -> None:
         """Free memory that `allocate` returned, as soon as the work that is now enqueued on `stream` has ended."""
         if self.pools:
             cuda().cuMemFreeAsync(address, stream)

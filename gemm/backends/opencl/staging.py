@@ -65,7 +65,7 @@ class Traffic:
         self.commands: list[Command] = []
         self.reserved: list[Memory] = []
         self.repeatable = True  # whether a Replay can repeat the commands with other buffers
-        self.wrote = False  # whether out may have changed
+        self.writes = 0  # the number of commands and copies that may have changed out
 
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
         """Return `operand`, with the axes (batch, rows, cols), in `layout`.
@@ -106,10 +106,9 @@ class Traffic:
             width, height = max(1, batch * rows * cols) * dtype.itemsize, 1
             strides = (rows * cols if batch > 1 else 0, layout.panel or cols, 1)
         texel = (layout.channels, dtype.itemsize, layout.bits) if layout.channels else (0, 0, False)
-        with self.handle.reported(
-            f"no room for {width * height * (layout.channels * dtype.itemsize or 1)} bytes of {name}"
-        ):
-            memory = self.handle.take((*texel, host), width, height)
+        need = Memory(None, (*texel, host), width, height)
+        with self.handle.reported(f"no room for {need.nbytes} bytes of {name}"):
+            memory = self.handle.take(need)
         self.after = [*self.after, *memory.after]
         staged = Staged(memory.data, bool(layout.channels), 0, strides)
         self._held[name] = None, staged, memory
@@ -143,7 +142,7 @@ class Traffic:
             self.queue, memory.data, cl.map_flags.READ, 0, out.shape, out.dtype, wait_for=self.after, is_blocking=True
         )
         try:
-            self.wrote = True
+            self.writes += 1
             np.copyto(out, mapped)
             self.handle.count("fetched", out.nbytes)
         finally:
@@ -293,7 +292,7 @@ class Replay:
                 self._scales.append((kernel, command.scale))
             self._commands.append((kernel, command.extent, command.group))
         if nbytes := sum(memory.nbytes for memory in traffic.reserved):
-            handle.hold(self, nbytes)
+            handle.charge(self, nbytes)
 
     def drop(self) -> None:
         """Free the memory. The Replay cannot be used after that."""
@@ -336,13 +335,13 @@ class Replay:
                 kernel.set_arg(at, scale)
             self._scaled = scaled
         for kernel, extent, group in self._commands:
-            event = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)
-            after = [event]
+            self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)
+            after = [self._last]
         if self._packs:
             self._handle.count("packed", self._packs)
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
-        self._last = event
+        self._queue.flush()  # a command of another queue that waits for an event does not make this queue start
         return out
 
 

@@ -289,12 +289,12 @@ def test_operands_are_copied_where_they_must(backend, device):
     a, b = rand(30, 33, dtype="float16"), rand(48, 33, dtype="float16")
     a_, b_ = backend.to_device(a, device), backend.to_device(b, device)
     out = backend.empty((30, 48), a_)
-    lies = run.lies(a_, b_.mT, None, out)
-    assert lies == {"a": "packed on the device", "b": "packed on the device", "out": "used in place"}
+    access = run.access(a_, b_.mT, None, out)
+    assert access == {"a": "packed on the device", "b": "packed on the device", "out": "used in place"}
     run(a_, b_.mT, None, out, 1.0, 0.0)
     exact = a.astype(float) @ b.T.astype(float)
     np.testing.assert_allclose(backend.to_host(out).astype(float), exact, atol=0.02)
-    assert run.lies(a, b.T, None, np.empty((30, 48), np.float16))["a"] == "copied"
+    assert run.access(a, b.T, None, np.empty((30, 48), np.float16))["a"] == "copied"
 
 
 def test_room_that_is_missing_is_looked_for_again(backend, device, emulated):
@@ -331,6 +331,9 @@ def test_a_failure_between_launches_spoils_c(backend, device, emulated, monkeypa
             run(a, b, c, goal, 1.0, 1.0)
         assert caught.value.spoilt == spoilt
     emulated(fail="")
+    for goal, repeats in ((out, True), (c, False)):  # a repeated launch could not report that c is spoilt
+        run(a, b, c, goal, 1.0, 1.0)
+        assert (run.replay(a.owner, b.owner, c.owner, goal.owner) is not None) == repeats
     run(a, b, None, out, 1.0, 0.0)
     check_same_bits(backend.to_host(out), ordered(backend.to_host(a), backend.to_host(b)))
     launch_plan.recipe.cache_clear()
@@ -515,10 +518,22 @@ def test_prepared(backend, device, name):
         for out in (backend.empty((20, 41), a_), backend.empty((41, 20), a_).mT):
             run(a_, kept, None, out, 1.0, 0.0)
             np.testing.assert_allclose(backend.to_host(out), a @ b, atol=0.02 if name == "copied" else 1e-5)
-            assert run.lies(a_, kept, None, out)["b"] == "used in place"
+            assert run.access(a_, kept, None, out)["b"] == "used in place"
         host = np.empty((20, 41), np.float32)
         run(a, kept, None, host, 1.0, 0.0)
         np.testing.assert_allclose(host, a @ b, atol=0.02 if name == "copied" else 1e-5)
+
+
+def test_prepacking_follows_the_stream_of_its_memory(backend, device, streams, emulated, tmp_path):
+    """gemm allocates on the legacy stream: what used the memory before may still run there."""
+    emulated()
+    row = suits(next((row for row in ROWS if row.params.get("planes") == 3), TILE), device)
+    b_ = backend.to_device(rand(20, 37), device)
+    emulated(log=tmp_path / "calls")
+    backend.keep(row, device, replace(b_, queue=streams[0]), reproducible=False)
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    names = [name for name, *_ in calls if name.startswith(("cuMemAlloc", "cuStreamWaitEvent", "cuLaunchKernel"))]
+    assert names == ["cuMemAllocFromPoolAsync", "cuStreamWaitEvent", "cuLaunchKernel"]
 
 
 def test_prepared_vectors(backend, device):

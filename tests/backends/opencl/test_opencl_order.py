@@ -104,8 +104,13 @@ def test_commands_wait_for_what_they_need(monkeypatch):
         ("            after += c.events\n", "            pass\n", "product 8 does not wait for w"),
         ("after += [*pending, *(", "after += [*(", "product 10 does not wait for x"),
         ("*([] if self._last is None else [self._last])", "", "in the same memory"),
-        ("        self._last = event\n", "", "in the same memory"),
-        ("            after = [event]\n", "", "does not wait for its own parts"),
+        (
+            "self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)\n"
+            "            after = [self._last]",
+            "after = [cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)]",
+            "in the same memory",
+        ),
+        ("            after = [self._last]\n", "", "does not wait for its own parts"),
         ("        pending[:] = after\n", "", "product 11 does not wait for x"),
     ],
 )
