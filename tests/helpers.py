@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm.backends.cuda import api, compiler
+from gemm.backends.cuda import compiler, driver
 from gemm.select import probe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,7 +97,7 @@ def emulate(monkeypatch, capability="9.0", **settings):
 
 def forget_drivers(*more):
     """CUDA's driver and compilers, and whatever else is cached, are looked for anew."""
-    for cached in (api.cuda, compiler.compilers, compiler.compiler, *more):
+    for cached in (driver.cuda, compiler.compilers, compiler.compiler, *more):
         cached.cache_clear()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from gemm.backends.cuda.api import cuda
+from gemm.backends.cuda.driver import cuda
 from gemm.core.errors import KernelFailed
 
 Enqueue = Callable[[], Any]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import gemm
-from gemm.backends.cuda.api import cuda
 from gemm.backends.cuda.arrays import DeviceArray
+from gemm.backends.cuda.driver import cuda
 from gemm.backends.cuda.pinned import locked
 
 from .clock import Clock

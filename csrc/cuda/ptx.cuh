@@ -130,12 +130,6 @@ PTX unsigned short float_to_bf16(float value) {
     return bits;
 }
 
-PTX unsigned float_to_tf32(float value) { // rounds to nearest, ties away from zero; the low 13 bits of the result are 0
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return bits;
-}
-
 // ---- cp.async: each thread's own copies from global to shared memory. A copy reads only the first valid_bytes bytes
 // of its source and fills the rest of its destination with zeros. It does not access global memory beyond valid_bytes.
 
@@ -158,36 +152,7 @@ template <int PENDING> PTX void copy_wait() { // waits until at most PENDING of 
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// ---- ldmatrix: loads matrices of 8 x 8 16-bit elements. Lane 8i + r passes the address of row r of matrix i.
-
-PTX void ldmatrix_x1(unsigned (&to)[1], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(to[0]) : "r"(row) : "memory");
-}
-
-PTX void ldmatrix_x1_trans(unsigned (&to)[1], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(to[0]) : "r"(row) : "memory");
-}
-
-PTX void ldmatrix_x2(unsigned (&to)[2], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(to[0]), "=r"(to[1])
-                 : "r"(row)
-                 : "memory");
-}
-
-PTX void ldmatrix_x2_trans(unsigned (&to)[2], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(to[0]), "=r"(to[1])
-                 : "r"(row)
-                 : "memory");
-}
-
-PTX void ldmatrix_x4(unsigned (&to)[4], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(row)
-                 : "memory");
-}
+// ---- ldmatrix: loads matrices of 8 x 8 16-bit elements, transposed. Lane 8i + r passes the address of row r of matrix i.
 
 PTX void ldmatrix_x4_trans(unsigned (&to)[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -196,25 +161,7 @@ PTX void ldmatrix_x4_trans(unsigned (&to)[4], unsigned row) {
                  : "memory");
 }
 
-// ---- mma.sync: d += a * b by one warp. The PTX ISA defines the fragment layout, but not how the instruction rounds.
-
-#define PTX_MMA(shape, types)                                                                                          \
-    asm volatile("mma.sync.aligned." shape ".row.col.f32." types ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
-                 "{%0, %1, %2, %3};"                                                                                   \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-
-PTX void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { // m16n8k16
-    PTX_MMA("m16n8k16", "f16.f16");
-}
-
-PTX void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { // m16n8k16
-    PTX_MMA("m16n8k16", "bf16.bf16");
-}
-
-PTX void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { // m16n8k8
-    PTX_MMA("m16n8k8", "tf32.tf32");
-}
+// ---- mma.sync: d += a * b by one warp. The PTX ISA defines the fragment layout.
 
 PTX void mma_f64(double (&d)[2], double a, double b) { // m8n8k4: an ordered chain of fma along k
     asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -223,21 +170,6 @@ PTX void mma_f64(double (&d)[2], double a, double b) { // m8n8k4: an ordered cha
 }
 
 #endif // sm_80
-#if __CUDA_ARCH__ >= 890
-
-PTX unsigned e4m3x2_to_f16x2(unsigned short bits) {
-    unsigned halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bits));
-    return halves;
-}
-
-PTX unsigned e5m2x2_to_f16x2(unsigned short bits) {
-    unsigned halves;
-    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(bits));
-    return halves;
-}
-
-#endif // sm_89
 #if __CUDA_ARCH__ >= 900
 #include "ptx_sm90.cuh"
 #endif

@@ -86,13 +86,6 @@ PTX void tma_prefetch(const TensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-PTX void tma_load_2d(unsigned to, const TensorMap *map, unsigned bar, int x, int y) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
-                 "l"(map), "r"(bar), "r"(x), "r"(y)
-                 : "memory");
-}
-
 PTX void tma_load_3d(unsigned to, const TensorMap *map, unsigned bar, int x, int y, int z) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
@@ -147,25 +140,12 @@ PTX void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-PTX bool elect_one() { // true in one lane of the warp, which must be converged
-    unsigned chosen;
-    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 %0, 1, 0, p;\n\t}"
-                 : "=r"(chosen)::"memory");
-    return chosen;
-}
-
 // ---- Clusters.
 
 PTX unsigned cluster_rank() {
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
-}
-
-PTX unsigned cluster_size() {
-    unsigned size;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-    return size;
 }
 
 // Waits for all threads of the cluster. Their stores need not be visible afterwards, but loads whose values they have
@@ -189,12 +169,6 @@ PTX void remote_store(unsigned to, const float4 &words, unsigned bar, unsigned r
 
 PTX void stmatrix_x4(unsigned row, const unsigned (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
-                 "r"(from[1]), "r"(from[2]), "r"(from[3])
-                 : "memory");
-}
-
-PTX void stmatrix_x4_trans(unsigned row, const unsigned (&from)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(from[0]),
                  "r"(from[1]), "r"(from[2]), "r"(from[3])
                  : "memory");
 }

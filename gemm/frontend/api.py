@@ -119,8 +119,8 @@ class GemmPlan:
     def _take(self, chosen: Plan, example: Call) -> None:
         """Use the plan `chosen` for products like `example`. Raises KernelFailed."""
         launch = execute.launcher(chosen)
-        lies = getattr(launch, "lies", None)
-        self.operands: dict[str, str] = lies(example.a, example.b, example.c, example.out) if lies else {}
+        access = getattr(launch, "access", None)
+        self.operands: dict[str, str] = access(example.a, example.b, example.c, example.out) if access else {}
         self._launch, self._plan = launch, chosen
         self._sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
 

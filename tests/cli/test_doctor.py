@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 import gemm
-from gemm.backends.opencl import devices
+from gemm.backends.opencl import backend as opencl_backend
 from gemm.cli import main
 from gemm.cli.checks import Finding, drivers, installation
 from gemm.cli.info import CHECKS
@@ -365,5 +365,5 @@ class TestLinks:
         platform = SimpleNamespace(version="PoCL 3.1", get_devices=lambda: [device])
         monkeypatch.setattr(cl, "get_platforms", lambda: [platform])
         with pytest.raises(gemm.BackendUnavailable, match="newer PoCL") as raised:
-            devices.discover()
+            opencl_backend.discover()
         assert "Intel's runtime" in raised.value.remedy

@@ -535,6 +535,7 @@ API cuMemHostAlloc(void **pointer, size_t size, unsigned) {
 }
 API cuMemFreeHost(void *pointer) {
     ENTER(" ");
+    if (device() < 0) return 201;
     for (int on = 0; on < DEVICES; ++on) finish_all(on);
     return release((uint64_t)pointer);
 }

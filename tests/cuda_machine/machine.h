@@ -19,7 +19,7 @@ struct Thread {
 // Lanes of a warp meet, and the last one acts for all of them.
 typedef void Act(void *const *lanes, unsigned mask);
 
-enum Type : int { F16, BF16, TF32, F64, E4M3, E5M2, S8, U8 };
+enum Type : int { F16, BF16, TF32, E4M3, E5M2, S8, U8 };
 
 struct Wgmma {
     void *d;
@@ -71,9 +71,8 @@ MACHINE void machine_cluster_arrive();
 MACHINE void machine_cluster_wait();
 MACHINE void machine_remote_store(unsigned to, const void *words, unsigned bar, unsigned rank);
 
-MACHINE void machine_ldmatrix(unsigned *to, unsigned row, int count, bool transposed);
-MACHINE void machine_stmatrix(const unsigned *from, unsigned row, int count, bool transposed);
-MACHINE void machine_mma(float *d, const unsigned *a, const unsigned *b, machine::Type type);
+MACHINE void machine_ldmatrix_trans(unsigned *to, unsigned row);
+MACHINE void machine_stmatrix(const unsigned *from, unsigned row);
 MACHINE void machine_mma_f64(double *d, const double *a, const double *b, int m, int k);
 MACHINE void machine_wgmma(const machine::Wgmma &product);
 MACHINE void machine_wgmma_fence();

@@ -78,20 +78,6 @@ PTX unsigned floats_to_f16x2(float low, float high) {
 PTX unsigned floats_to_bf16x2(float low, float high) {
     return float_to_bf16(low) | (unsigned)float_to_bf16(high) << 16;
 }
-PTX unsigned float_to_tf32(float value) {
-    const unsigned bits = machine_bits<unsigned>(value);
-    return value - value != 0 ? bits & ~0x1FFFu : (bits + 0x1000) & ~0x1FFFu; // ties away from zero
-}
-PTX unsigned e5m2x2_to_f16x2(unsigned short bits) {
-    return (bits & 255u) << 8 | (bits >> 8 & 255u) << 24;
-}
-PTX unsigned short machine_e4m3_to_f16(unsigned bits) {
-    if ((bits & 127) == 127) return 0x7FFF;
-    return float_to_f16(std::ldexp(machine_widen((bits & 127) << 3, 5, 10), 8) * (bits & 128 ? -1 : 1));
-}
-PTX unsigned e4m3x2_to_f16x2(unsigned short bits) {
-    return machine_e4m3_to_f16(bits & 255u) | (unsigned)machine_e4m3_to_f16(bits >> 8 & 255u) << 16;
-}
 
 // ---- cp.async.
 
@@ -108,30 +94,11 @@ template <int PENDING> PTX void copy_wait() {
 
 // ---- Matrices and products of a warp.
 
-#define MACHINE_LDMATRIX(count)                                              \
-    PTX void ldmatrix_x##count(unsigned(&to)[count], unsigned row) {         \
-        machine_ldmatrix(to, row, count, false);                             \
-    }                                                                        \
-    PTX void ldmatrix_x##count##_trans(unsigned(&to)[count], unsigned row) { \
-        machine_ldmatrix(to, row, count, true);                              \
-    }
-MACHINE_LDMATRIX(1)
-MACHINE_LDMATRIX(2)
-MACHINE_LDMATRIX(4)
+PTX void ldmatrix_x4_trans(unsigned (&to)[4], unsigned row) {
+    machine_ldmatrix_trans(to, row);
+}
 PTX void stmatrix_x4(unsigned row, const unsigned (&from)[4]) {
-    machine_stmatrix(from, row, 4, false);
-}
-PTX void stmatrix_x4_trans(unsigned row, const unsigned (&from)[4]) {
-    machine_stmatrix(from, row, 4, true);
-}
-PTX void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    machine_mma(d, a, b, machine::F16);
-}
-PTX void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    machine_mma(d, a, b, machine::BF16);
-}
-PTX void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    machine_mma(d, a, b, machine::TF32);
+    machine_stmatrix(from, row);
 }
 PTX void mma_f64(double (&d)[2], double a, double b) {
     machine_mma_f64(d, &a, &b, 8, 4);
@@ -180,9 +147,6 @@ struct alignas(64) TensorMap {
     unsigned char opaque[128];
 };
 PTX void tma_prefetch(const TensorMap *) {}
-PTX void tma_load_2d(unsigned to, const TensorMap *map, unsigned bar, int x, int y) {
-    machine_tma_load(to, map, bar, x, y, 0, 2, 0);
-}
 PTX void tma_load_3d(unsigned to, const TensorMap *map, unsigned bar, int x, int y, int z) {
     machine_tma_load(to, map, bar, x, y, z, 3, 0);
 }
@@ -211,16 +175,8 @@ template <int PENDING> PTX void bulk_wait_read() {
 PTX void fence_async() {
     machine_fence_async();
 }
-PTX bool elect_one() {
-    __syncwarp();
-    return machine_thread->lane == 0;
-}
-
 PTX unsigned cluster_rank() {
     return machine_thread->rank;
-}
-PTX unsigned cluster_size() {
-    return machine_thread->cluster;
 }
 PTX void cluster_meet() {
     machine_cluster_arrive();

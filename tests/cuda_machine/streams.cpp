@@ -321,6 +321,11 @@ API cuMemsetD8Async(unsigned char *to, unsigned char value, size_t count, void *
     return enqueue(stream, "set", [=] { memset(to, value, count); });
 }
 
+API cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
+    ENTER(" stream %p", stream);
+    return enqueue(stream, "host function", [=] { function(data); });
+}
+
 API cuStreamIsCapturing(void *handle, int *status) {
     ENTER(" ");
     *status = find(handle)->capture != nullptr;

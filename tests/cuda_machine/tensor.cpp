@@ -1,4 +1,4 @@
-// What a warp multiplies: ldmatrix, mma.sync, wgmma.
+// What a warp multiplies: ldmatrix, mma.sync of doubles, wgmma.
 #include "run.h"
 #include <algorithm>
 #include <cmath>
@@ -257,16 +257,16 @@ void multiply(const Product &product, Block &block, unsigned number) {
 }
 
 namespace {
-struct Rows { // ldmatrix, stmatrix
+struct Rows {
     unsigned *registers;
     unsigned row;
-    int count;
 };
 
-template <bool TRANSPOSED, bool STORES> void move_matrices(void *const *lanes, unsigned) {
+// Four matrices: stmatrix.x4 if STORES, otherwise ldmatrix.x4.trans, which transposes them.
+template <bool STORES> void move_matrices(void *const *lanes, unsigned) {
     const Rows *all[32];
     for (int i = 0; i < 32; ++i) all[i] = (const Rows *)lanes[i];
-    for (int matrix = 0; matrix < all[0]->count; ++matrix)
+    for (int matrix = 0; matrix < 4; ++matrix)
         for (int r = 0; r < 8; ++r) {
             const unsigned address = all[matrix * 8 + r]->row;
             if (address % 16) machine_fail("ldmatrix or stmatrix: row %#x is not aligned to 16 bytes", address);
@@ -274,7 +274,7 @@ template <bool TRANSPOSED, bool STORES> void move_matrices(void *const *lanes, u
             plain(*current->warp->lanes[matrix * 8 + r], address, 16, STORES ? Access::WRITE : Access::READ,
                   STORES ? "stmatrix" : "ldmatrix");
             for (int c = 0; c < 8; ++c) {
-                const int lane = TRANSPOSED ? c * 4 + r / 2 : r * 4 + c / 2, half = TRANSPOSED ? r % 2 : c % 2;
+                const int lane = STORES ? r * 4 + c / 2 : c * 4 + r / 2, half = STORES ? c % 2 : r % 2;
                 char *in = (char *)&all[lane]->registers[matrix] + half * 2;
                 STORES ? memcpy(row + c * 2, in, 2) : memcpy(in, row + c * 2, 2);
             }
@@ -284,32 +284,8 @@ template <bool TRANSPOSED, bool STORES> void move_matrices(void *const *lanes, u
 struct Fragments {
     void *d;
     const void *a, *b;
-    Type type;
     int m, k;
 };
-
-void multiply_fragments(void *const *lanes, unsigned) {
-    const Fragments *all[32];
-    for (int i = 0; i < 32; ++i) all[i] = (const Fragments *)lanes[i];
-    const Type type = all[0]->type;
-    const int size = bytes_of(type), per = 4 / size, depth = 32 / size;
-    static Operand a, b;
-    for (int chunk = 0; chunk < 8; ++chunk) {
-        for (int row = 0; row < 16; ++row) {
-            const unsigned *words = (const unsigned *)all[row % 8 * 4 + chunk % 4]->a;
-            widen(a.at[row] + chunk * per, 1, words + row / 8 + chunk / 4 * 2, 4, type);
-        }
-        for (int column = 0; column < 8; ++column) {
-            const unsigned *words = (const unsigned *)all[column * 4 + chunk % 4]->b;
-            widen(b.at[column] + chunk * per, 1, words + chunk / 4, 4, type);
-        }
-    }
-    a.look(16, depth);
-    b.look(8, depth);
-    multiply_add(a, b, 16, 8, depth, kept_bits(type), [&](int row, int column) -> float & {
-        return ((float *)all[row % 8 * 4 + column / 2]->d)[row / 8 * 2 + column % 2];
-    });
-}
 
 void multiply_doubles(void *const *lanes, unsigned) {
     const Fragments *all[32];
@@ -335,23 +311,18 @@ void whole_warp(void *mine, Act *act, const char *name) {
 
 using namespace machine;
 
-void machine_ldmatrix(unsigned *to, unsigned row, int count, bool transposed) {
-    Rows mine = {to, row, count};
-    whole_warp(&mine, transposed ? move_matrices<true, false> : move_matrices<false, false>, "ldmatrix");
+void machine_ldmatrix_trans(unsigned *to, unsigned row) {
+    Rows mine = {to, row};
+    whole_warp(&mine, move_matrices<false>, "ldmatrix");
 }
 
-void machine_stmatrix(const unsigned *from, unsigned row, int count, bool transposed) {
-    Rows mine = {const_cast<unsigned *>(from), row, count};
-    whole_warp(&mine, transposed ? move_matrices<true, true> : move_matrices<false, true>, "stmatrix");
-}
-
-void machine_mma(float *d, const unsigned *a, const unsigned *b, Type type) {
-    Fragments mine = {d, a, b, type, 16, 0};
-    whole_warp(&mine, multiply_fragments, "mma.sync");
+void machine_stmatrix(const unsigned *from, unsigned row) {
+    Rows mine = {const_cast<unsigned *>(from), row};
+    whole_warp(&mine, move_matrices<true>, "stmatrix");
 }
 
 void machine_mma_f64(double *d, const double *a, const double *b, int m, int k) {
-    Fragments mine = {d, a, b, F64, m, k};
+    Fragments mine = {d, a, b, m, k};
     whole_warp(&mine, multiply_doubles, "mma.sync of f64");
 }
 

@@ -331,19 +331,19 @@ def test_an_exception_of_a_signal_handler_is_no_failure(plant, caplog):
     assert not warnings_of(caplog)
 
 
-def test_a_plan_that_cannot_tell_how_operands_lie_is_for_the_next_kernel(plant, caplog, monkeypatch):
+def test_a_plan_that_cannot_tell_how_operands_are_read_is_for_the_next_kernel(plant, caplog, monkeypatch):
     backend = plant(FAULTS["raises"], when=9)
     build = Faulty.launcher
 
     def launcher(self, kernel, device, problem):
         launch = build(self, kernel, device, problem)
 
-        def lies(*_):
+        def access(*_):
             if kernel.name == FAULTY:
                 raise KernelFailed("it does not map its memory")
             return {"a": "copied"}
 
-        launch.lies = lies
+        launch.access = access
         return launch
 
     monkeypatch.setattr(Faulty, "launcher", launcher)

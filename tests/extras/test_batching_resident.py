@@ -8,7 +8,7 @@ from numpy.testing import assert_array_equal
 import gemm
 from gemm import execute
 from gemm.backends import registry
-from gemm.backends.cuda import api, pointer_table
+from gemm.backends.cuda import driver, pointer_table
 from gemm.backends.cuda.backend import Launcher
 from gemm.core.errors import KernelFailed
 from gemm.core.plan import Plan
@@ -282,7 +282,7 @@ def test_a_table_is_not_captured(ours, together, monkeypatch):
                 raise KernelFailed("CUDA_ERROR_STREAM_CAPTURE_IMPLICIT")
             return status
 
-        monkeypatch.setattr(api.cuda(), "cuStreamIsCapturing", asked, raising=False)
+        monkeypatch.setattr(driver.cuda(), "cuStreamIsCapturing", asked, raising=False)
         check(ours, gemm.gemm_many(a, b, out=out, reproducible=True), expected(p, q))
     assert not together
 

@@ -326,8 +326,8 @@ def test_after_a_failure_the_arrays_are_mapped(kind, monkeypatch):
     with monkeypatch.context() as patch:
         if kind == "unmap":
             last = max((owner(x) for x in (a, b, out)), key=id)
-            give = mapped.Mapped._give
-            patch.setattr(mapped.Mapped, "_give", lambda self: fail() if self is last else give(self))
+            give = mapped.Mapped._unmap
+            patch.setattr(mapped.Mapped, "_unmap", lambda self: fail() if self is last else give(self))
         elif kind == "run":  # after the kernel: what it did is undone for the map's first try
             mapping, tries = cl.enqueue_map_buffer, []
 
@@ -342,7 +342,7 @@ def test_after_a_failure_the_arrays_are_mapped(kind, monkeypatch):
         with pytest.raises(expected):
             launch(a, b, None, out, 1.0, 0.0)
     for memory in map(owner, (a, b, out)):
-        assert memory._map is not None
+        assert memory._mapping is not None
         with ThreadPoolExecutor() as other:
             assert other.submit(memory.lock.acquire, False).result()
             other.submit(memory.lock.release).result()

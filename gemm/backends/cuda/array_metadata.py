@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda
 from gemm.backends.cuda.arrays import CUDA, MANAGED, DeviceArray, import_dlpack, packed
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda
 from gemm.core.operands import extra
 from gemm.core.problem import EXTRA, Device, DeviceView
 
@@ -206,19 +206,11 @@ def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
         TypeError: gemm cannot multiply this CUDA array (mask, dtype, layout). The message contains `name`.
         BackendUnavailable: `array` is a CUDA array, but the CUDA backend cannot run.
     """
-    return _viewer(array.__class__)(array, name, devices)
-
-
-@cache
-def _viewer(kind: Any) -> Callable[[Any, str, Devices], DeviceView | None]:
-    """Return the function that converts arrays of the class `kind` to DeviceViews."""
-    if issubclass(kind, np.ndarray):
-        return lambda array, name, devices: None
-    found = library(kind)
-    return _foreign if found is None else found.view
-
-
-def _foreign(array: Any, name: str, devices: Devices) -> DeviceView | None:
+    if isinstance(array, np.ndarray):
+        return None
+    found = library(array.__class__)
+    if found is not None:
+        return found.view(array, name, devices)
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
         return _interface(array, interface, name, devices)

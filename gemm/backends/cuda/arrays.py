@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.transfer import fetch, send
 from gemm.core.errors import KernelFailed, delivering
 from gemm.core.operands import extent
@@ -157,18 +157,6 @@ def packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides[: len(shape)]))
 
 
-def make_ready(stream: int | None, wait: Callable[[int], None]) -> None:
-    """Call `wait(stream)` if the consumer's stream must wait for pending work on the array.
-
-    `stream` is the argument of __dlpack__. The legacy stream (1 or None) and -1 ("do not synchronise") need no wait.
-    Raises ValueError for streams that DLPack forbids.
-    """
-    if stream == 0 or (stream is not None and stream < -1):
-        raise ValueError(f"stream = {stream} is none of CUDA's in DLPack: pass -1, 1, 2 or a stream's handle")
-    if stream not in (None, -1, LEGACY_STREAM):
-        wait(int(stream or 0))
-
-
 _STAGED_FROM = 1 << 20  # copies of at least this many bytes go through page-locked memory
 
 
@@ -230,9 +218,12 @@ class DeviceArray:
         """Return a DLPack capsule that keeps the array's memory alive. The array API standard defines the arguments."""
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"a DeviceArray is only exported where it lies, {self.__dlpack_device__()}")
+        if stream == 0 or (stream is not None and stream < -1):
+            raise ValueError(f"stream = {stream} is none of CUDA's in DLPack: pass -1, 1, 2 or a stream's handle")
         self._lent = True
         with delivering(self.device.key), self.device.handle:
-            make_ready(stream, lambda theirs: follow(theirs, LEGACY_STREAM))
+            if stream not in (None, -1, LEGACY_STREAM):  # None is the legacy stream; with -1, the caller synchronises
+                follow(stream, LEGACY_STREAM)
         place = self._address, self._ordinal
         return export_dlpack(self, *place, self.shape, self.dtype.name, version=max_version)
 

@@ -7,26 +7,34 @@ with the other work on this stream.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import re
 import struct
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from gemm.backends.cuda import array_metadata, arrays, operand_layout, panels, pointer_table, staging
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda, follow
-from gemm.backends.cuda.driver import Gpu, find_devices
+from gemm.backends.cuda.compiler import compilers
+from gemm.backends.cuda.driver import LEGACY_STREAM, NO_DEVICE, Gpu, cuda, follow
 from gemm.backends.cuda.launch_graph import Launched, Launches, Replay, Scale, signature
 from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
-from gemm.backends.cuda.pinned import TOGETHER
+from gemm.backends.cuda.pinned import SMALL
 from gemm.catalog import Kernel
 from gemm.core.backend import Backend, Drivers, Kept, Launch
-from gemm.core.errors import KernelFailed
+from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import Work, item
 from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
+
+_INSTALL = 'pip install "gemm[cuda]"'
+_DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
+
+_CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 
 _KINDS = 256
 """The maximum number of layouts for which a Launcher caches its `Launches`."""
@@ -93,16 +101,13 @@ class Launcher:
             self._enqueue_apart(layout, (a, b, c, out), scale, stream)
             return
         addresses = tuple(0 if view is None else view.data + view.offset for view in (a, b, c, out, bias))
-        launches = self._launches(layout)
+        launched = Launched(self._launches(layout), layout, addresses)
         try:
-            launches.run(stream, addresses, scale)
+            launched.launches.run(stream, addresses, scale)
         except KernelFailed as error:
-            # If c is out and the product has several launches, the first of them may already have overwritten c. After
-            # that, no other kernel can compute the product.
-            in_place = addresses[2] == addresses[3]
-            error.spoilt = not error.memory and in_place and sum(step.scaled for step in launches.recipe.steps) > 1
+            error.spoilt = not error.memory and launched.overwrites_c
             raise
-        self._last.launched = Launched(launches, layout, addresses)
+        self._last.launched = launched
 
     def _enqueue_apart(self, layout: Layout, views: tuple[DeviceView | None, ...], scale: bytes, stream: int) -> None:
         """Launch a stack of products as a pointer batch: through a table with each product's operand addresses."""
@@ -139,7 +144,7 @@ class Launcher:
                         return table.many, table.results
         return 0, None
 
-    def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
+    def access(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
         """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
         given = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if x is not None}
         if not isinstance(out, DeviceView):
@@ -155,7 +160,7 @@ class Launcher:
         """
         launched, self._last.launched = getattr(self._last, "launched", None), None
         operands, known = (a, b, c, out, bias), array_metadata.repeatable(a.__class__)
-        if launched is None or known is None:
+        if launched is None or known is None or launched.overwrites_c:
             return None
         # If an address differs, the launch read a copy instead of the array.
         if any(x is not None and known.address(x) != at for x, at in zip(operands, launched.addresses, strict=True)):
@@ -197,10 +202,11 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
         return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
     y, step, nbytes = operand_layout.prepared(row, x, operand_layout.BIAS, 0)
     memory = arrays.DeviceArray((nbytes,), "uint8", device)
-    launches = Launches(device.handle, Recipe((step,), row, False, 0, (0, 0), "b"))
+    launches = Launches(device.handle, Recipe((step,), 0, (0, 0), "b"))
     stream = LEGACY_STREAM if b.queue is None else b.queue
-    launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
     with device.handle:
+        follow(stream, LEGACY_STREAM)  # `memory` is allocated on the legacy stream, where its last user may still run
+        launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
         cuda().cuStreamSynchronize(stream)  # later products may use any stream
     memory._lent = True  # freeing the memory then waits for products that still use it
     owner = Planes(memory, planes) if planes else Kept(memory)
@@ -210,12 +216,95 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)
 
 
+def find_devices() -> tuple[Device, ...]:
+    """Return every GPU, in CUDA's order. Raises BackendUnavailable."""
+    try:
+        driver = cuda()
+    except OSError as error:
+        raise BackendUnavailable("cuda", f"the driver does not load ({error})", _DRIVER) from error
+    try:
+        driver.cuInit(0)
+        if not compilers():
+            raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
+        version = int(driver.cuDriverGetVersion())
+        oldest = min(found.major for found in compilers())
+        if version // 1000 < oldest:
+            raise BackendUnavailable(
+                "cuda", f"the driver is made for CUDA {_dotted(version)}, NVRTC for {oldest}",
+                f'update the driver, or pip install "nvidia-cuda-nvrtc-cu{version // 1000}"',
+            )  # fmt: skip
+        devices = tuple(_describe(ordinal, version) for ordinal in range(int(driver.cuDeviceGetCount())))
+    except KernelFailed as error:
+        if f"error {NO_DEVICE}" in str(error) or "NO_DEVICE" in str(error):
+            cause = "there is no CUDA device"
+            raise BackendUnavailable("cuda", cause, f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES") from error
+        raise BackendUnavailable("cuda", str(error), _DRIVER) from error
+    if not devices:
+        raise BackendUnavailable("cuda", "there is no CUDA device", _DRIVER)
+    return devices
+
+
+def _describe(ordinal: int, version: int) -> Device:
+    driver, gpu = cuda(), Gpu(ordinal)
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, 256, gpu.id)
+    capability, facts = gpu.capability, gpu.facts
+    return Device(
+        backend="cuda",
+        key=f"cuda:{ordinal}",
+        name=name.value.decode(errors="replace").strip(),
+        platform="CUDA",
+        driver=f"{_kernel_module()} (CUDA {_dotted(version)})".lstrip(),
+        kind="gpu",
+        features=frozenset(_features(capability)),
+        limits={
+            "compute_capability": capability,
+            "sm_count": gpu.units,
+            "block_threads": facts["block_threads"],
+            "shared_memory": facts["shared_memory"],
+            "shared_memory_optin": facts["shared_memory_optin"] or facts["shared_memory"],
+            "clock_mhz": facts["clock_khz"] // 1000,
+            "memory_gbs": facts["memory_khz"] * facts["memory_bits"] // 4_000_000,
+            "fp64_ratio": facts["fp64_ratio"],
+            "memory_bytes": int(driver.cuDeviceTotalMem(gpu.id)),
+            "l2_bytes": facts["l2_bytes"],
+        },
+        handle=gpu,
+    )
+
+
+def _features(capability: int) -> set[str]:
+    """Return the features of a GPU that kernels can require.
+
+    A feature such as "sm_80" means compute capability 8.0 or newer. "sm_90a" means exactly 9.0.
+    """
+    found = {"fp64", f"sm_{capability}"} | {f"sm_{least}" for least in _CAPABILITIES if least <= capability}
+    return found | ({f"sm_{capability}a"} if capability >= 90 else set())
+
+
+def _kernel_module() -> str:
+    """Return the driver's release, such as 580.159.03, or "" if the system does not report it.
+
+    One CUDA version covers many releases of the driver.
+    """
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found[0] if found else ""
+
+
+def _dotted(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 class CudaBackend(Backend):
     """NVIDIA GPUs."""
 
     name: ClassVar[str] = "cuda"
     copying: ClassVar[float] = panels.HOST
-    overlaps: ClassVar[int] = TOGETHER + 1
+    overlaps: ClassVar[int] = SMALL + 1
 
     def __init__(self) -> None:
         self._drivers = Drivers("cuda", "CUDA", find_devices)

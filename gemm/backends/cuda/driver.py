@@ -1,25 +1,187 @@
-"""The GPUs of the CUDA backend: finds GPUs, holds their contexts and memory pools, and loads kernels."""
+"""The CUDA driver (libcuda): its functions, called through ctypes, and the GPUs that it drives.
+
+The NVIDIA driver installs libcuda; no Python package contains it. $GEMM_LIBCUDA names another library, for tests.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import struct
-from pathlib import Path
+import sys
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from functools import cache
 from typing import Any, NamedTuple
 
-from gemm.backends.cuda.api import NO_DEVICE, THREAD_STREAM, cuda
-from gemm.backends.cuda.compiler import Compiler, Form, compiler, compilers, image
+from gemm.backends.cuda.compiler import Compiler, Form, compiler, image
 from gemm.catalog import Kernel
-from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.problem import Device
+from gemm.core.errors import KernelFailed
 from gemm.core.threads import lock, once
 
-_INSTALL = 'pip install "gemm[cuda]"'
-_DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
+LEGACY_STREAM = 1
+"""The explicit handle of the legacy default stream. The handle 0 is ambiguous: it means this stream or the default
+stream of a thread, depending on how a library was compiled."""
 
-_CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+OUT_OF_MEMORY, NO_DEVICE, NOT_READY = 2, 100, 600
+LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 999})
+"""Errors that destroy the context. After one of them, every later CUDA call in the process fails, too."""
+
+
+class _Out:
+    """The output parameter of a function. A method of `Driver` returns its value instead of taking a pointer."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+
+_int, _uint, _size, _address = _Out(c_int), _Out(c_uint), _Out(c_size_t), _Out(c_void_p)
+_device, _stream, _event = c_int, c_void_p, c_void_p
+
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (_int,),
+    "cuDeviceGetCount": (_int,),
+    "cuDeviceGet": (_int, c_int),
+    "cuDeviceGetName": (c_char_p, c_int, _device),
+    "cuDeviceGetAttribute": (_int, c_int, _device),
+    "cuDeviceTotalMem_v2": (_size, _device),
+    "cuDevicePrimaryCtxRetain": (_address, _device),
+    "cuCtxPushCurrent_v2": (c_void_p,),
+    "cuCtxPopCurrent_v2": (_address,),
+    "cuCtxGetCurrent": (_address,),
+    "cuCtxSynchronize": (),
+    "cuMemAlloc_v2": (_address, c_size_t),
+    "cuMemFree_v2": (c_void_p,),
+    "cuMemAllocFromPoolAsync": (_address, c_size_t, c_void_p, _stream),
+    "cuMemFreeAsync": (c_void_p, _stream),
+    "cuMemPoolCreate": (_address, c_void_p),
+    "cuMemPoolSetAttribute": (c_void_p, c_int, c_void_p),
+    "cuMemPoolTrimTo": (c_void_p, c_size_t),
+    "cuMemHostAlloc": (_address, c_size_t, c_uint),
+    "cuMemFreeHost": (c_void_p,),
+    "cuMemcpyHtoD_v2": (c_void_p, c_void_p, c_size_t),
+    "cuMemcpyDtoH_v2": (c_void_p, c_void_p, c_size_t),
+    "cuMemcpyHtoDAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
+    "cuMemcpyDtoDAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
+    "cuMemcpy2DAsync_v2": (c_void_p, _stream),
+    "cuMemsetD32Async": (c_void_p, c_uint, c_size_t, _stream),
+    "cuPointerGetAttribute": (c_void_p, c_int, c_void_p),
+    "cuStreamCreate": (_address, c_uint),
+    "cuStreamDestroy_v2": (_stream,),
+    "cuStreamQuery": (_stream,),
+    "cuStreamSynchronize": (_stream,),
+    "cuStreamWaitEvent": (_stream, _event, c_uint),
+    "cuStreamIsCapturing": (_stream, _int),
+    "cuStreamBeginCapture_v2": (_stream, c_int),
+    "cuStreamEndCapture": (_stream, _address),
+    "cuGraphInstantiateWithFlags": (_address, c_void_p, c_ulonglong),
+    "cuGraphLaunch": (c_void_p, _stream),
+    "cuGraphDestroy": (c_void_p,),
+    "cuEventCreate": (_address, c_uint),
+    "cuEventDestroy_v2": (_event,),
+    "cuEventRecord": (_event, _stream),
+    "cuEventSynchronize": (_event,),
+    "cuEventQuery": (_event,),
+    "cuEventElapsedTime": (_Out(c_float), _event, _event),
+    "cuModuleLoadData": (_address, c_char_p),
+    "cuModuleGetFunction": (_address, c_void_p, c_char_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_int, c_void_p, c_int, c_size_t),
+    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, _stream, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuTensorMapEncodeTiled": (c_void_p, c_uint, c_uint, *[c_void_p] * 5, *[c_uint] * 4),
+}
+"""{name in the library: parameters}. Callers omit the suffix _v2."""
+
+
+class Driver:
+    """The functions of libcuda as methods, without the suffix _v2. A method takes the inputs and returns the output.
+
+    The methods raise KernelFailed with CUDA's name and description of the error. cuStreamQuery and cuEventQuery return
+    True if all work is complete. The constructor raises OSError if libcuda does not load.
+    """
+
+    def __init__(self) -> None:
+        name = os.environ.get("GEMM_LIBCUDA") or ("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        self._library: Any = getattr(ctypes, "WinDLL" if sys.platform == "win32" else "CDLL")(name)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        symbol = name if name in _FUNCTIONS else f"{name}_v2"
+        parameters = _FUNCTIONS[symbol]
+        native = getattr(self._library, symbol, None)
+        method = _missing(name) if native is None else _method(self, name, native, parameters)
+        self.__dict__[name] = method
+        return method
+
+    def address(self, name: str) -> int:
+        """Return the address of the function `name` for C code, or 0 if this driver does not have the function."""
+        native = getattr(self._library, name, None)
+        return 0 if native is None else int(ctypes.cast(native, c_void_p).value or 0)
+
+    def failure(self, name: str, status: int) -> KernelFailed:
+        """Return the error for a call of `name` that returned the CUresult `status`."""
+        words = []
+        for function in ("cuGetErrorName", "cuGetErrorString"):
+            text = c_char_p()
+            if getattr(self._library, function)(status, byref(text)) == 0 and text.value:
+                words.append(text.value.decode(errors="replace"))
+        cause = f"{words[0]} ({words[1]})" if len(words) == 2 else "".join(words) or f"error {status}"
+        return KernelFailed(f"{name}: {cause}", memory=status == OUT_OF_MEMORY, lost=status in LOST)
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    def absent(*_: Any) -> Any:
+        raise KernelFailed(f"this CUDA driver is too old: it has no {name}; update it")
+
+    return absent
+
+
+def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...]) -> Callable[..., Any]:
+    place = next((at for at, p in enumerate(parameters) if isinstance(p, _Out)), None)
+    native.restype = c_int
+    native.argtypes = [POINTER(p.kind) if isinstance(p, _Out) else p for p in parameters]
+    if place is None:
+
+        def called(*inputs: Any) -> bool:
+            status = native(*inputs)
+            if status not in (0, NOT_READY):  # only cuStreamQuery and cuEventQuery return NOT_READY
+                raise driver.failure(name, status)
+            return bool(status == 0)
+
+        return called
+
+    kind = parameters[place].kind
+
+    def returning(*inputs: Any) -> Any:
+        result = kind()
+        status = native(*inputs[:place], byref(result), *inputs[place:])
+        if status:
+            raise driver.failure(name, status)
+        return result.value or 0
+
+    return returning
+
+
+@cache
+def cuda() -> Driver:
+    """Return the driver of this process. Raises OSError if libcuda does not load."""
+    return Driver()
+
+
+def follow(stream: int, other: int) -> None:
+    """Make future work on `stream` wait for the work that is now enqueued on the stream `other`."""
+    driver = cuda()
+    event = driver.cuEventCreate(2)  # CU_EVENT_DISABLE_TIMING
+    try:
+        driver.cuEventRecord(event, other)
+        driver.cuStreamWaitEvent(stream, event, 0)
+    finally:
+        driver.cuEventDestroy(event)  # CUDA destroys the event after it has completed
+
 
 _ATTRIBUTES = {
     "block_threads": 1, "shared_memory": 8, "clock_khz": 13, "sm_count": 16, "memory_khz": 36, "memory_bits": 37,
@@ -112,7 +274,7 @@ class Gpu:
                     self._pool = int(pool)
         return self._pool
 
-    def allocate(self, size: int, stream: int = THREAD_STREAM) -> int:
+    def allocate(self, size: int, stream: int) -> int:
         """Allocate `size` bytes for work on `stream` and return the address. Raises KernelFailed."""
         if not self.pools:
             return int(cuda().cuMemAlloc(size))
@@ -124,7 +286,7 @@ class Gpu:
             self.trim()
             return int(cuda().cuMemAllocFromPoolAsync(size, self.pool, stream))
 
-    def free(self, address: int, stream: int = THREAD_STREAM) -> None:
+    def free(self, address: int, stream: int) -> None:
         """Free memory that `allocate` returned, as soon as the work that is now enqueued on `stream` has ended."""
         if self.pools:
             cuda().cuMemFreeAsync(address, stream)
@@ -177,86 +339,3 @@ class Gpu:
         if not resident:
             raise KernelFailed(f"a block of {size} threads and {shared} bytes of shared memory does not fit")
         return Function(handle, int(resident))
-
-
-def find_devices() -> tuple[Device, ...]:
-    """Return every GPU, in CUDA's order. Raises BackendUnavailable."""
-    try:
-        driver = cuda()
-    except OSError as error:
-        raise BackendUnavailable("cuda", f"the driver does not load ({error})", _DRIVER) from error
-    try:
-        driver.cuInit(0)
-        if not compilers():
-            raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
-        version = int(driver.cuDriverGetVersion())
-        oldest = min(found.major for found in compilers())
-        if version // 1000 < oldest:
-            raise BackendUnavailable(
-                "cuda", f"the driver is made for CUDA {_dotted(version)}, NVRTC for {oldest}",
-                f'update the driver, or pip install "nvidia-cuda-nvrtc-cu{version // 1000}"',
-            )  # fmt: skip
-        devices = tuple(_describe(ordinal, version) for ordinal in range(int(driver.cuDeviceGetCount())))
-    except KernelFailed as error:
-        if f"error {NO_DEVICE}" in str(error) or "NO_DEVICE" in str(error):
-            cause = "there is no CUDA device"
-            raise BackendUnavailable("cuda", cause, f"{_DRIVER}; see also $CUDA_VISIBLE_DEVICES") from error
-        raise BackendUnavailable("cuda", str(error), _DRIVER) from error
-    if not devices:
-        raise BackendUnavailable("cuda", "there is no CUDA device", _DRIVER)
-    return devices
-
-
-def _describe(ordinal: int, version: int) -> Device:
-    driver, gpu = cuda(), Gpu(ordinal)
-    name = ctypes.create_string_buffer(256)
-    driver.cuDeviceGetName(name, 256, gpu.id)
-    capability, facts = gpu.capability, gpu.facts
-    return Device(
-        backend="cuda",
-        key=f"cuda:{ordinal}",
-        name=name.value.decode(errors="replace").strip(),
-        platform="CUDA",
-        driver=f"{_kernel_module()} (CUDA {_dotted(version)})".lstrip(),
-        kind="gpu",
-        features=frozenset(_features(capability)),
-        limits={
-            "compute_capability": capability,
-            "sm_count": gpu.units,
-            "block_threads": facts["block_threads"],
-            "shared_memory": facts["shared_memory"],
-            "shared_memory_optin": facts["shared_memory_optin"] or facts["shared_memory"],
-            "clock_mhz": facts["clock_khz"] // 1000,
-            "memory_gbs": facts["memory_khz"] * facts["memory_bits"] // 4_000_000,
-            "fp64_ratio": facts["fp64_ratio"],
-            "memory_bytes": int(driver.cuDeviceTotalMem(gpu.id)),
-            "l2_bytes": facts["l2_bytes"],
-        },
-        handle=gpu,
-    )
-
-
-def _features(capability: int) -> set[str]:
-    """Return the features of a GPU that kernels can require.
-
-    A feature such as "sm_80" means compute capability 8.0 or newer. "sm_90a" means exactly 9.0.
-    """
-    found = {"fp64", f"sm_{capability}"} | {f"sm_{least}" for least in _CAPABILITIES if least <= capability}
-    return found | ({f"sm_{capability}a"} if capability >= 90 else set())
-
-
-def _kernel_module() -> str:
-    """Return the driver's release, such as 580.159.03, or "" if the system does not report it.
-
-    One CUDA version covers many releases of the driver.
-    """
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    found = re.search(r"\d+\.\d+(\.\d+)?", text)
-    return found[0] if found else ""
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"

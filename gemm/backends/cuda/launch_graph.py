@@ -16,11 +16,10 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from gemm.backends.cuda import array_metadata
-from gemm.backends.cuda.api import OUT_OF_MEMORY, cuda
 from gemm.backends.cuda.array_metadata import Library
-from gemm.backends.cuda.driver import Gpu, threads
+from gemm.backends.cuda.driver import OUT_OF_MEMORY, Gpu, cuda, threads
 from gemm.backends.cuda.launch_plan import SCALE_AT, Layout, Recipe
-from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, Map, Step
+from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, C, Map, Step
 from gemm.catalog import launch_arithmetic
 from gemm.core.errors import KernelFailed
 
@@ -191,6 +190,15 @@ class Launched(NamedTuple):
     launches: Launches
     layout: Layout
     addresses: tuple[int, ...]
+
+    @property
+    def overwrites_c(self) -> bool:
+        """Whether out is c and several launches write it.
+
+        If a later launch fails, no other kernel can compute the product. The product must not be repeated, because a
+        Replay leaves failures to the full path.
+        """
+        return self.addresses[C] == self.addresses[OUT] and sum(step.scaled for step in self.launches.recipe.steps) > 1
 
 
 class Replay:

@@ -83,23 +83,18 @@ class Recipe(NamedTuple):
     """A launch plan: the steps of a product, in order.
 
     Attributes:
-        kernel: the kernel that computes the product. It is the fallback if the requested kernel cannot compute the
-            product.
-        swap: whether the plan computes out^T = b^T·a^T.
         workspace: bytes of workspace in device memory that the steps need.
         zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.
         copied: "a", "b", "ab" or "": the operands that the plan copies or splits into planes first.
     """
 
     steps: tuple[Step, ...]
-    kernel: Kernel
-    swap: bool
     workspace: int
     zeroed: tuple[int, int]
     copied: str
 
 
-def plain(kernel: Kernel) -> Kernel:
+def fallback(kernel: Kernel) -> Kernel:
     """Return the fallback for products that `kernel` cannot compute.
 
     The fallback is the last row for the same types in the catalog, which takes any strides and sizes.
@@ -133,11 +128,11 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
-    If `kernel` cannot compute such products, the plan uses `plain(kernel)`. For example, k may be 0, or a matrix may
+    If `kernel` cannot compute such products, the plan uses `fallback(kernel)`. For example, k may be 0, or a matrix may
     have more rows than a tensor map supports. Raises KernelFailed if that kernel cannot compute them either, or may
     not be used because of the layout (`kept`, `apart`).
     """
-    for row in (kernel, *(() if layout.kept or layout.apart else (plain(kernel),))):
+    for row in (kernel, *(() if layout.kept or layout.apart else (fallback(kernel),))):
         try:
             return _Maker(row, chip, layout).recipe()
         except _Unfit:
@@ -160,7 +155,7 @@ class _Maker:
         self.workspace = self.used = 0  # bytes: the maximum of all launches; the bytes of the current launch
         self.zeroed = (0, 0)
         self.copied: set[str] = set()
-        if (layout.k == 0 and row is not plain(row)) or (layout.apart and not row.apart):
+        if (layout.k == 0 and row is not fallback(row)) or (layout.apart and not row.apart):
             raise _Unfit
 
     def recipe(self) -> Recipe:
@@ -191,7 +186,7 @@ class _Maker:
                     for x in range(4)
                 ]  # fmt: skip
                 self.product(views, min(most, inner[0] - first))
-        return Recipe(tuple(self.steps), row, self.swap, self.workspace, self.zeroed, "".join(sorted(self.copied)))
+        return Recipe(tuple(self.steps), self.workspace, self.zeroed, "".join(sorted(self.copied)))
 
     def product(self, views: list[View], batch: int) -> None:
         """Add the step of one launch of the row's kernel, after the steps that pack the launch's operands."""

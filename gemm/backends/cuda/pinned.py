@@ -15,7 +15,7 @@ import ctypes
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda.api import cuda
+from gemm.backends.cuda.driver import Driver, cuda
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned
 
 SLOT = 16 << 20
 """Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times what the host needs to start a copy."""
-TOGETHER = 4 << 20
+SMALL = 4 << 20
 """Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would hide at
 most half of the copies (about 0.05 ms at 40 GB/s), and cost as much time for threads and driver calls."""
 DEPTH = 3
@@ -47,6 +47,9 @@ _THREADED_FROM = 1 << 16  # copies of at least this many bytes use the C engine'
 def locked(nbytes: int) -> np.ndarray:
     """Return an array of `nbytes` of page-locked memory. The memory is freed with the last array that uses it.
 
+    A context must be current. Another context, or none, may be current when the memory is freed: after a failure, the
+    traceback of the exception may hold the last array.
+
     If the driver has no page-locked memory left, return ordinary memory.
     """
     try:
@@ -60,13 +63,17 @@ def locked(nbytes: int) -> np.ndarray:
             raise error from None
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
     # At exit, the finalizer is not called: the system frees the memory.
-    weakref.finalize(memory, _unlock, cuda().cuMemFreeHost, address).atexit = False
+    weakref.finalize(memory, _unlock, cuda(), cuda().cuCtxGetCurrent(), address).atexit = False
     return np.asarray(memory)
 
 
-def _unlock(free: Callable[[int], None], address: int) -> None:
+def _unlock(driver: Driver, context: int, address: int) -> None:
     with suppress(KernelFailed):  # the context may be lost
-        free(address)
+        driver.cuCtxPushCurrent(context)
+        try:
+            driver.cuMemFreeHost(address)
+        finally:
+            driver.cuCtxPopCurrent()
 
 
 def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
@@ -180,8 +187,8 @@ class Ring:
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._slots: deque[Slot] = deque()
-        self._made = 0
+        self._made: list[Slot] = []
+        self._slots: deque[Slot] = deque()  # those that no caller holds
 
     def take(self) -> Slot:
         """Return a free slot. Wait for one if necessary. The caller must not hold more than DEPTH slots at a time.
@@ -190,10 +197,9 @@ class Ring:
         """
         if self._slots and cuda().cuEventQuery(self._slots[0].event):
             return self._slots.popleft()
-        if self._made < DEPTH:
-            slot = Slot(locked(self._nbytes), cuda().cuEventCreate(_DISABLE_TIMING))
-            self._made += 1
-            return slot
+        if len(self._made) < DEPTH:
+            self._made.append(Slot(locked(self._nbytes), cuda().cuEventCreate(_DISABLE_TIMING)))
+            return self._made[-1]
         cuda().cuEventSynchronize(self._slots[0].event)
         return self._slots.popleft()
 
@@ -202,10 +208,9 @@ class Ring:
         self._slots.append(slot)
 
     def destroy(self) -> None:
-        """Destroy the slots' events. The ring must be idle."""
-        for slot in self._slots:
+        """Destroy the events of all slots, also of those that a failed product did not return."""
+        for slot in self._made:
             cuda().cuEventDestroy(slot.event)
-        self._slots.clear()
 
 
 class Channel:
@@ -223,36 +228,36 @@ class Channel:
     """
 
     def __init__(self) -> None:
-        self.up, self.down, *runs = (cuda().cuStreamCreate(_NON_BLOCKING) for _ in range(4))
-        self.runs = tuple(runs)
-        self.small, self.sent, self.fetched = Ring(TOGETHER), Ring(SLOT), Ring(SLOT)
+        self.small, self.sent, self.fetched = Ring(SMALL), Ring(SLOT), Ring(SLOT)
         self.thread = CopyThread()
-        self._spare: list[int] = []
         self._marks: list[int] = []
+        self._streams: list[int] = []
+        try:
+            for _ in range(4):
+                self._streams.append(cuda().cuStreamCreate(_NON_BLOCKING))
+        except KernelFailed:
+            self.destroy()
+            raise
+        self.up, self.down, *self.runs = self._streams
 
     def mark(self, stream: int) -> int:
         """Record and return an event that completes after the work now on `stream`. The event is valid until `rest`."""
-        event = self._spare.pop() if self._spare else cuda().cuEventCreate(_DISABLE_TIMING)
+        event = cuda().cuEventCreate(_DISABLE_TIMING)
         self._marks.append(event)
         cuda().cuEventRecord(event, stream)
         return int(event)
 
-    def follow(self, stream: int, other: int) -> None:
-        """Make future work on `stream` wait for the work that is now enqueued on the stream `other`."""
-        cuda().cuStreamWaitEvent(stream, self.mark(other), 0)
-
     def settle(self) -> None:
         """Wait until all enqueued work has ended, successfully or not. After that, its memory may be reused."""
         self.thread.wait()
-        for stream in (self.up, *self.runs, self.down):
+        for stream in self._streams:
             with suppress(KernelFailed):  # the call that waits for a result raises the error
                 cuda().cuStreamSynchronize(stream)
-        self.rest()
 
     def rest(self) -> None:
-        """Make the events of `mark` available again. All work on the channel must be complete."""
-        self._spare += self._marks
-        self._marks.clear()
+        """Destroy the events of `mark`. All work on the channel must be complete."""
+        while self._marks:
+            cuda().cuEventDestroy(self._marks.pop())
 
     def destroy(self) -> None:
         """End the copy thread and destroy the events and streams. The channel must be idle."""
@@ -260,9 +265,8 @@ class Channel:
         with suppress(KernelFailed):  # the context may be lost
             for ring in (self.small, self.sent, self.fetched):
                 ring.destroy()
-            for event in self._spare:
-                cuda().cuEventDestroy(event)
-            for stream in (self.up, *self.runs, self.down):
+            self.rest()
+            for stream in self._streams:
                 cuda().cuStreamDestroy(stream)
 
 
@@ -275,7 +279,10 @@ class Channels:
 
     @contextmanager
     def one(self) -> Iterator[Channel]:
-        """Acquire a channel for one product. A channel on which an error occurred is destroyed, not reused."""
+        """Acquire a channel for one product, whose work must end in the `with` block.
+
+        A channel on which an error occurred is destroyed, not reused.
+        """
         with self._left:
             try:
                 channel = self._idle.pop()
@@ -287,6 +294,7 @@ class Channels:
                 channel.settle()
                 channel.destroy()
                 raise
+            channel.rest()
             self._idle.append(channel)
 
     def trim(self) -> None:

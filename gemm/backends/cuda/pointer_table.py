@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm.backends.cuda import array_metadata
-from gemm.backends.cuda.api import cuda
 from gemm.backends.cuda.array_metadata import Library
+from gemm.backends.cuda.driver import cuda
 from gemm.backends.cuda.launch_graph import Launches, Replay
 from gemm.backends.cuda.launch_plan import Layout
 from gemm.backends.cuda.pinned import Ring, Slot

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.panels import LINE, Shape, Step, steps
-from gemm.backends.cuda.pinned import TOGETHER, Channel, channels, copy
+from gemm.backends.cuda.pinned import SMALL, Channel, channels, copy
 from gemm.backends.cuda.transfer import ALIGN, Transfers, block
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import Cut, Range, Work, part
@@ -63,9 +63,16 @@ def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
     for of in _halves(out.shape[axis]):
         try:
             stage(gpu, enqueue, work.part({axis: of}), cuts_k=cuts_k)
-        except KernelFailed as error:
-            error.spoilt |= in_place and of[0] > 0
+        except (KernelFailed, MemoryError) as error:
+            if in_place and of[0] > 0:
+                raise _spoilt(error) from error
             raise
+
+
+def _spoilt(error: KernelFailed | MemoryError) -> KernelFailed:
+    """Return the error for a product whose out, which is also c, was partly written before `error`."""
+    cause = KernelFailed.of(error)
+    return KernelFailed(str(cause), memory=cause.memory, lost=cause.lost, spoilt=True)
 
 
 def _stage_along_k(gpu: Any, enqueue: Enqueue, work: Work, in_place: bool) -> None:
@@ -102,12 +109,12 @@ def _halved(work: Work, cuts_k: bool) -> int | None:
     if axes > 2 and max(out.shape[:-2]) > 1:
         return int(np.argmax(out.shape[:-2]))
     (m, n), k = out.shape[-2:], a.shape[-1]
-    if not _bound(b) and not _bound(a):
+    if not _bound(b):
         if cuts_k and k > max(m, n):
             return axes
         if n > m:
             return axes - 1
-    return axes - 2 if m > 1 and not _bound(a) else None
+    return axes - 2 if m > 1 else None
 
 
 def _bound(x: Any) -> bool:
@@ -133,8 +140,8 @@ class _Product:
 
     def run(self) -> None:
         """Compute the product; see `stage`."""
-        if self._bytes <= TOGETHER:
-            self._together()
+        if self._bytes <= SMALL:
+            self._in_one_copy()
         else:
             self._panel_by_panel()
 
@@ -158,9 +165,9 @@ class _Product:
         """Make `stream` wait for pending work on operands that are already on the device."""
         for x in self._work:
             if isinstance(x, DeviceView):
-                self._channel.follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
+                follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
 
-    def _together(self) -> None:
+    def _in_one_copy(self) -> None:
         channel, stream = self._channel, self._channel.runs[0]
         slot = channel.small.take()
         try:
@@ -186,7 +193,6 @@ class _Product:
             copy(out, result)
         finally:
             channel.small.give(slot)
-        channel.rest()
 
     def _panel_by_panel(self) -> None:
         channel, transfers = self._channel, Transfers(self._channel)
@@ -199,8 +205,9 @@ class _Product:
                 for stream in channel.runs:
                     cuda().cuStreamSynchronize(stream)
             transfers.advance(wait=True)
-        except KernelFailed as error:
-            error.spoilt |= self._in_place and transfers.wrote
+        except (KernelFailed, MemoryError) as error:
+            if self._in_place and transfers.wrote:
+                raise _spoilt(error) from error
             raise
         finally:
             channel.settle()
@@ -222,7 +229,7 @@ class _Product:
                 transfers.send(self._host[name], of, cut, base + self._place(name), advance=not self._in_place)
 
         def compute(job: Cut, stream: int) -> None:
-            channel.follow(stream, channel.up)
+            follow(stream, channel.up)
             self._enqueue(views.part(job), stream)
             transfers.fetch(self._host["out"], self._blocks["out"], job, base + self._at["out"], stream)
 

@@ -8,21 +8,25 @@ multiples of 16 bytes, because TMA, which loads tiles of operands into shared me
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.backends.cuda.api import LEGACY_STREAM, cuda
+from gemm.backends.cuda.driver import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.pinned import AHEAD, DEPTH, SLOT, Channel, Slot, channels
 from gemm.core.operands import Cut, Range
 
+_MEMCPY2D = struct.Struct(2 * "2QI4x4Q" + "2Q")
+"""struct CUDA_MEMCPY2D: x, y, memory type, host address, device address, array and pitch of the source, the same of the
+target, the width and the number of rows."""
+_HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_*
 ALIGN = 256
 """The alignment of operands on the device, in bytes. cuMemAlloc has the same alignment."""
 _ROW = 16  # rows are padded to a multiple of this many bytes
@@ -117,54 +121,28 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
         return
     lengths = [stop - start for start, stop in ranges]
     whole = [n == length for n, length in zip(of.shape, lengths, strict=True)]
-    run = len(whole) - 1  # the outermost axis along which the part is contiguous
+    run = len(whole) - 1  # the outermost axis along which the part is contiguous: it is a row of a copy
     while run > 0 and whole[run]:
         run -= 1
-    cut, below = run, of.strides[run]  # the axis to cut; bytes of staging memory per index of that axis
-    while cut < len(whole) - 1 and below > limit:
-        cut += 1
-        below = of.strides[cut]
-    while 0 < cut <= run and (cut == run or whole[cut]) and lengths[cut] * below <= limit:
-        below *= lengths[cut]
-        cut -= 1
-    most = max(1, limit // below)
+    outermost = run  # of the axes that a copy can have, because its rows then have equal distances
+    while outermost > 0 and (outermost == run or whole[outermost]):
+        outermost -= 1
+    strides = list(of.strides)  # in staging memory, without gaps between rows
+    for axis in reversed(range(run)):
+        strides[axis] = strides[axis + 1] * lengths[axis + 1]
+    cut = next((axis for axis in range(outermost, len(strides)) if strides[axis] <= limit), len(strides) - 1)
+    most = max(1, limit // strides[cut])
     inner = [slice(start, stop) for start, stop in ranges[cut + 1 :]]
-    strides = list(of.strides[cut:])
-    for axis in range(min(run, len(whole)) - 1, cut - 1, -1):  # no gaps between rows in staging memory
-        strides[axis - cut] = strides[axis + 1 - cut] * lengths[axis + 1]
-    rows_below = prod(lengths[cut + 1 : run]) if cut < run else 1
     origin = sum(start * step for (start, _), step in zip(ranges[cut + 1 :], of.strides[cut + 1 :], strict=True))
     start, stop = ranges[cut]
     for outer in product(*(range(*r) for r in ranges[:cut])):
         base = origin + sum(i * step for i, step in zip(outer, of.strides, strict=False))
         for first in range(start, stop, most):
             count = min(most, stop - first)
+            nbytes = count * strides[cut]
+            width, pitch = (nbytes, nbytes) if cut >= run else (strides[run - 1], of.strides[run - 1])
             place = (*outer, slice(first, first + count), *inner, Ellipsis)
-            offset = base + first * of.strides[cut]
-            if cut >= run:
-                width = count * below
-                yield Piece(place, tuple(strides), offset, width, 1, width)
-            else:
-                width = lengths[run] * of.strides[run]
-                yield Piece(place, tuple(strides), offset, width, count * rows_below, of.strides[run - 1])
-
-
-HOST, DEVICE = 1, 2  # CU_MEMORYTYPE_*
-
-
-class _End(ctypes.Structure):
-    """The first or second half of the C struct CUDA_MEMCPY2D: the source or the target of a copy."""
-
-    _fields_ = (
-        ("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("kind", ctypes.c_uint), ("host", ctypes.c_void_p),
-        ("device", ctypes.c_void_p), ("array", ctypes.c_void_p), ("pitch", ctypes.c_size_t),
-    )  # fmt: skip
-
-
-class Rows2D(ctypes.Structure):
-    """The C struct CUDA_MEMCPY2D."""
-
-    _fields_ = (("source", _End), ("target", _End), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t))
+            yield Piece(place, tuple(strides[cut:]), base + first * of.strides[cut], width, nbytes // width, pitch)
 
 
 class _Awaited(NamedTuple):
@@ -280,12 +258,11 @@ class Transfers:
 def send(gpu: Any, array: np.ndarray, address: int) -> None:
     """Copy a one-dimensional byte array to the device, after pending work on the legacy stream. Wait for the end."""
     with channels(gpu).one() as channel:
-        channel.follow(channel.up, LEGACY_STREAM)
+        follow(channel.up, LEGACY_STREAM)
         transfers = Transfers(channel)
         transfers.send(array, block(array), {}, address, advance=False)
         transfers.catch_up()
         cuda().cuStreamSynchronize(channel.up)
-        channel.rest()
 
 
 def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
@@ -294,7 +271,6 @@ def fetch(gpu: Any, array: np.ndarray, address: int) -> None:
         transfers = Transfers(channel)
         transfers.fetch(array, block(array), {}, address, LEGACY_STREAM)
         transfers.advance(wait=True)
-        channel.rest()
 
 
 def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool) -> None:
@@ -306,6 +282,7 @@ def _transfer(piece: Piece, host: int, base: int, stream: int, *, to_host: bool)
         else:
             cuda().cuMemcpyHtoDAsync(device, host, piece.width, stream)
         return
-    ends = [_End(kind=HOST, host=host, pitch=piece.width), _End(kind=DEVICE, device=device, pitch=piece.pitch)]
-    rows = Rows2D(*(ends[::-1] if to_host else ends), piece.width, piece.rows)
+    ends = (0, 0, _HOST, host, 0, 0, piece.width), (0, 0, _DEVICE, 0, device, 0, piece.pitch)
+    source, target = ends[::-1] if to_host else ends
+    rows = ctypes.create_string_buffer(_MEMCPY2D.pack(*source, *target, piece.width, piece.rows))
     cuda().cuMemcpy2DAsync(ctypes.addressof(rows), stream)

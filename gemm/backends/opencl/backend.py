@@ -1,15 +1,24 @@
-"""The OpenCL backend: runs the kernels of kernels/opencl/ on every device that pyopencl finds."""
+"""The OpenCL backend: finds devices, describes what they can do, and runs the kernels of kernels/opencl/ on them.
+
+Features come from extensions and queries, never from the vendor id: two CPU runtimes report the id of a GPU maker.
+All modules of this package import pyopencl inside functions only, so that importing gemm loads no driver.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import logging
+import os
+import re
 import sys
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from gemm.backends.opencl.context import Handle
-from gemm.backends.opencl.devices import broken, describe, discover, usable
+from gemm.backends.opencl.context import Handle, numbers
 from gemm.backends.opencl.launch import Launcher
 from gemm.backends.opencl.layout import layouts
 from gemm.backends.opencl.mapped import empty, shared_from
@@ -17,8 +26,196 @@ from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import Kernel
 from gemm.core import threads
 from gemm.core.backend import Backend, Drivers, Launch
+from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import expanded, extent
 from gemm.core.problem import Device, DeviceView, Operand, Problem
+
+log = logging.getLogger("gemm")
+
+_EXTENSIONS = {
+    "cl_khr_fp64", "cl_khr_fp16", "cl_khr_subgroups", "cl_khr_integer_dot_product", "cl_intel_subgroups",
+    "cl_intel_required_subgroup_size",
+}  # fmt: skip
+"""The extensions that become features of a device. The feature's name has no prefix cl_ or cl_khr_."""
+_SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
+_REMEDY = (
+    'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux (Adreno, Mali): '
+    "pkg install ocl-icd, then export LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib, where the phone's driver lies"
+)
+
+
+def discover() -> list[Any]:
+    """Return every OpenCL device: GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
+    try:
+        import pyopencl as cl
+    except (ImportError, OSError) as error:  # OSError: a library of pyopencl does not load
+        raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
+    found, left_out = list[Any](), list[str]()
+    try:
+        for platform in cl.get_platforms():
+            try:
+                for device in platform.get_devices():
+                    if cause := _builds_nothing(device.version):
+                        left_out.append(f"{device.name} ({platform.version}): {cause}")
+                    else:
+                        found.append((_rank(device), device))
+            except cl.Error:  # the platform has no devices or is broken; other platforms may have some
+                continue
+    except cl.Error as error:
+        raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
+    if not found:
+        causes = [*left_out, *broken()]
+        remedy = "Install a newer PoCL, or Intel's runtime: pip install intel-opencl-rt" if left_out else _REMEDY
+        raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), remedy)
+    return [device for _, device in sorted(found, key=itemgetter(0))]
+
+
+def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
+    """Return a Device for each device in `found` for which a context can be created.
+
+    Each unusable device keeps its number, and its key goes into `left_out` with the cause. Raises BackendUnavailable if
+    no device is usable: for example, the driver is out of memory, or another process uses the device exclusively.
+    """
+    import pyopencl as cl
+
+    devices = []
+    for at, cl_device in enumerate(found):
+        try:
+            devices.append(describe(cl_device, f"opencl:{at}", Handle(cl_device)))
+        except (KernelFailed, cl.Error) as error:
+            left_out[f"opencl:{at}"] = f"it cannot be used: {error}"
+            log.warning("gemm does without opencl:%d: %s", at, error)
+    if not devices:
+        causes = "; ".join(f"{key}: {why}" for key, why in left_out.items())
+        raise BackendUnavailable("opencl", causes, "See what else uses the device, or update its driver")
+    return tuple(devices)
+
+
+def _builds_nothing(version: str) -> str:
+    """Return why a device with this CL_DEVICE_VERSION cannot compile any kernel, or "".
+
+    PoCL's version contains the CPU for which PoCL compiles. If the CPU is newer than PoCL's LLVM, the version
+    contains "generic". Clang does not know this name for x86-64, so each build fails with "unknown target CPU
+    'generic'".
+    """
+    if "PoCL" in version and "x86_64" in version and version.endswith("-generic"):
+        return "this CPU is newer than PoCL's compiler, which builds nothing for it"
+    return ""
+
+
+def _vector_width(reported: int, version: str) -> int:
+    """Return the number of float32 elements in the vector registers for which the device's compiler generates code.
+
+    PoCL reports 16 for every CPU with AVX-512. But PoCL's LLVM may treat the CPU as an older model without AVX-512
+    (LLVM 14 treats a Zen 4 as a Zen 3). Compiling float16 arithmetic for 16 elements then aborts the compiler ("Cannot
+    select ... fma"), and this process with it.
+
+    Args:
+        reported: the width that the device reports.
+        version: the device's CL_DEVICE_VERSION.
+    """
+    target = version.rpartition("-gnu-")[2]
+    old = "PoCL" in version and "x86_64" in version and not _AVX512.search(target)
+    return min(reported, 8) if old else reported
+
+
+def broken() -> list[str]:
+    """Return the registered drivers that do not load, each with the cause. The OpenCL loader ignores them silently."""
+    place = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
+    found = []
+    for file in [place] if place.suffix == ".icd" else sorted(place.glob("*.icd")):
+        try:
+            library = file.read_text(errors="replace").strip()
+            ctypes.CDLL(library)
+        except OSError as error:
+            found.append(f"{file}: {error}")
+    return found
+
+
+_AVX512 = re.compile(
+    r"avx512|^(cascade|cooper|cannon|tiger|rocket)lake|^icelake|rapids|^znver([4-9]|\d\d)|^kn[lm]$|-v4"
+)
+"""Matches LLVM's names of CPUs with AVX-512."""
+
+
+def _rank(device: Any) -> int:
+    import pyopencl as cl
+
+    kinds = (cl.device_type.GPU, cl.device_type.ACCELERATOR)
+    return next((rank for rank, kind in enumerate(kinds) if device.type & kind), len(kinds))
+
+
+def describe(cl_device: Any, key: str, handle: Handle) -> Device:
+    """Return `cl_device` as a Device, for gemm.select, the rules of catalog rows, and `gemm info`.
+
+    The function creates a context (`handle.context`) only if the device supports images.
+    """
+    extensions = set(cl_device.extensions.split())
+    features = {"unified"} if cl_device.host_unified_memory else set()
+    features |= {extension.removeprefix("cl_").removeprefix("khr_") for extension in _EXTENSIONS & extensions}
+    if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
+        features.add(f"native_float{width}")  # tuned rows for CPUs require a vector width
+    features |= _arithmetic(cl_device)
+    if "cl_intel_required_subgroup_size" in extensions:  # a kernel may require a sub-group size
+        sizes = numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
+        features |= {f"subgroup_size_{size}" for size in sizes}
+    if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
+        features.add("adreno")
+    if cl_device.image_support and _image_formats(handle):
+        features.add("image")
+    return Device(
+        backend="opencl",
+        key=key,
+        name=_name(cl_device),
+        platform=cl_device.platform.name.strip(),
+        driver=f"{cl_device.driver_version} ({cl_device.platform.version.strip()})",
+        kind="cpu" if handle.runs_on_cpu else "gpu",
+        unified="unified" in features,
+        features=frozenset(features),
+        limits={
+            "image_width": cl_device.image2d_max_width if "image" in features else 0,
+            "image_height": cl_device.image2d_max_height if "image" in features else 0,
+            "local_memory": cl_device.local_mem_size,
+            "global_memory": cl_device.global_mem_size,
+            "max_alloc": cl_device.max_mem_alloc_size,
+            "work_group": cl_device.max_work_group_size,
+            "compute_units": cl_device.max_compute_units,
+            "clock_mhz": cl_device.max_clock_frequency,
+        },
+        handle=handle,
+    )
+
+
+def _name(cl_device: Any) -> str:
+    """Return the device's name with its model. Adreno drivers often give the model only in the OpenCL C version."""
+    name, model = cl_device.name.strip(), cl_device.opencl_c_version.partition("Adreno(TM)")[2].strip()
+    return f"{name} {model}" if model and model not in name else name
+
+
+def _arithmetic(cl_device: Any) -> set[str]:
+    """Return the arithmetic features of a device.
+
+    "fma" means fused multiply-add in hardware; the function fma() is correct on every device. "denorms" means that
+    float32 denormals are not flushed to zero.
+    """
+    import pyopencl as cl
+
+    config = cl_device.single_fp_config
+    bits = {"fma": cl.device_fp_config.FMA, "denorms": cl.device_fp_config.DENORM}
+    return {feature for feature, bit in bits.items() if config & bit}
+
+
+def _image_formats(handle: Handle) -> bool:
+    """Return whether kernels can read and write R and RGBA images of float32 and of uint32 (the bits of float32)."""
+    import pyopencl as cl
+
+    kinds = (cl.channel_type.FLOAT, cl.channel_type.UNSIGNED_INT32)
+    wanted = {(order, kind) for order in (cl.channel_order.R, cl.channel_order.RGBA) for kind in kinds}
+    try:
+        offered = cl.get_supported_image_formats(handle.context, cl.mem_flags.READ_WRITE, cl.mem_object_type.IMAGE2D)
+    except cl.Error:
+        return False
+    return wanted <= {(image.channel_order, image.channel_data_type) for image in offered}
 
 
 class OpenCLBackend(Backend):

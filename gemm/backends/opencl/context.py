@@ -90,7 +90,7 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
-        self._holders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # in the order of `hold` calls
+        self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # oldest first
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
@@ -247,13 +247,15 @@ class Handle:
             disk_cache.store(entry, bytes(binaries[0]))
         return program
 
-    def take(self, kind: tuple[int, int, bool, bool], width: int, height: int) -> Memory:
-        """Return a buffer or image of at least this size, from the pool if possible, else new. Raises cl.Error."""
-        need = Memory(None, kind, width, height)
+    def take(self, need: Memory) -> Memory:
+        """Return a buffer or image of the kind and at least the size of `need`, from the pool if possible, else new.
+
+        Raises cl.Error.
+        """
         with self._lock:
             fits = [
                 spare for spare in self._spare
-                if spare.kind == kind and spare.width >= width and spare.height >= height
+                if spare.kind == need.kind and spare.width >= need.width and spare.height >= need.height
                 and spare.nbytes <= 4 * need.nbytes + (64 << 10)
             ]  # fmt: skip
             if fits:
@@ -264,27 +266,27 @@ class Handle:
         return need
 
     @property
-    def room(self) -> int:
+    def replay_limit(self) -> int:
         """The maximum number of bytes that all repeated products of the device (class Replay) may hold together."""
         return max(_KEPT, int(self.cl_device.global_mem_size) // 32)
 
     @property
-    def held(self) -> int:
+    def replay_bytes(self) -> int:
         """The bytes that repeated products of the device hold now."""
-        return sum(self._holders.values())
+        return sum(self._charged.values())
 
-    def hold(self, holder: Any, nbytes: int) -> None:
-        """Record that `holder` (a Replay) holds `nbytes` of memory, which must be at most `room`.
+    def charge(self, holder: Any, nbytes: int) -> None:
+        """Record that `holder` (a Replay) holds `nbytes` of memory, which must be at most `replay_limit`.
 
-        If the total exceeds `room`, the oldest holders drop their memory.
+        If the total exceeds `replay_limit`, the oldest holders drop their memory.
         """
         with self._lock:
-            for oldest in list(self._holders):
-                if self.held + nbytes <= self.room:
+            for oldest in list(self._charged):
+                if self.replay_bytes + nbytes <= self.replay_limit:
                     break
                 oldest.drop()
-                del self._holders[oldest]
-            self._holders[holder] = nbytes
+                del self._charged[oldest]
+            self._charged[holder] = nbytes
 
     def allocate(self, need: Memory) -> Any:
         """Return a new buffer or image of the kind and size of `need`. Raises cl.Error."""

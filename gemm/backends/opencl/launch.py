@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.opencl.layout import MOST, PACKED, STRIDED, Layout, Tile, in_place, layouts, part, stacked, tile
-from gemm.backends.opencl.mapped import lent, owner
-from gemm.backends.opencl.replay import MOST_COMMANDS, Replay, signature
-from gemm.backends.opencl.staging import Command, Kept, Traffic
+from gemm.backends.opencl.mapped import owner, shared_views
+from gemm.backends.opencl.staging import MOST_COMMANDS, Command, Kept, Replay, Traffic, signature
 from gemm.catalog import Kernel
 from gemm.core import disk_cache
 from gemm.core.errors import KernelFailed
@@ -81,7 +80,9 @@ class Launcher:
         traffic, self._last.traffic = getattr(self._last, "traffic", None), None
         if traffic is None or out.queue is None or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
             return None
-        if sum(memory.nbytes for memory in traffic.reserved) > self.handle.room:
+        if c is out and traffic.writes > 1:  # a failure between them loses c: only the full path reports it
+            return None
+        if sum(memory.nbytes for memory in traffic.reserved) > self.handle.replay_limit:
             return None
         with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
             return Replay(self.handle, traffic, self.scale, (a, b, c, out))
@@ -100,7 +101,7 @@ class Launcher:
                     return
                 layouts = self.a, self.b, STRIDED, STRIDED
                 try:
-                    with lent(self.device, (a, b, c, out), layouts) as (x, y, z, goal):
+                    with shared_views(self.device, (a, b, c, out), layouts) as (x, y, z, goal):
                         if c is not None and identical(c, out) and not owner(out) and self._may_be_torn(x, y, z, goal):
                             kept = out.copy()
                         self._launch(x, y, z, goal, alpha, beta)
@@ -114,11 +115,11 @@ class Launcher:
                 out[...] = kept  # type: ignore[index]
             raise
 
-    def lies(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
+    def access(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> dict[str, str]:
         """Return what a launch does with each operand: {name: "used in place", "packed on the device" or "copied"}."""
         layouts = self.a, self.b, STRIDED, STRIDED
 
-        def told(x: Any, layout: Layout) -> str:
+        def access(x: Any, layout: Layout) -> str:
             if not isinstance(x, DeviceView):
                 return "copied"
             one = stacked(x, (1,), (0,))  # all matrices of the stack have the same layout
@@ -130,9 +131,9 @@ class Launcher:
         with ExitStack() as stack, self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
             seen = [a, b, c, out]
             if not isinstance(out, DeviceView):
-                seen = stack.enter_context(lent(self.device, seen, layouts))
+                seen = stack.enter_context(shared_views(self.device, seen, layouts))
             names = zip(("a", "b", "c", "out"), seen, layouts, strict=True)
-            return {name: told(x, layout) for name, x, layout in names if x is not None}
+            return {name: access(x, layout) for name, x, layout in names if x is not None}
 
     def _may_be_torn(self, a: Operand, b: Operand, c: Operand | None, out: Operand) -> bool:
         """Return whether a launch that fails may leave `out` partly written."""
@@ -160,7 +161,7 @@ class Launcher:
                 for corner in corners:
                     self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
         finally:
-            self._last.wrote = traffic.wrote
+            self._last.wrote = traffic.writes > 0
         self._last.traffic = traffic
         traffic.release()
         if isinstance(out, DeviceView):
@@ -183,10 +184,10 @@ class Launcher:
             # strided device operands are used in place
             if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)
         )
-        room = min(limits["max_alloc"], limits["global_memory"] // 5)  # a fifth each for a, b, c, out and reserve
-        room = min(room, MOST * self.dtype.itemsize)
+        most = min(limits["max_alloc"], limits["global_memory"] // 5)  # a fifth each for a, b, c, out and reserve
+        most = min(most, MOST * self.dtype.itemsize)
         image = limits["image_width"], limits["image_height"]
-        return tile((m, n, k), staged, self.dtype.itemsize, image, room)
+        return tile((m, n, k), staged, self.dtype.itemsize, image, most)
 
     def _one(
         self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
@@ -223,7 +224,7 @@ class Launcher:
             args, program = (*left.args, *right.args, *ends, size), self._program(variant)
             where = (*extent, count * parts), (*group, 1)
             traffic.run(Command(program, *where, (*args, scale, *raw), scale=len(args)))
-            traffic.wrote |= isinstance(goal, DeviceView)
+            traffic.writes += isinstance(goal, DeviceView)
         if parts > 1:
             self._add_parts(traffic, goal.shape, (*raw, np.int32(parts), *ends, size), scale)
         if not isinstance(goal, DeviceView):

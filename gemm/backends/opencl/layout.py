@@ -183,7 +183,7 @@ def tile(
 
 
 @dataclass(frozen=True, eq=False)
-class Loan:
+class HostMemory:
     """The owner of views of host memory that a device may access during one call; see the module `mapped`.
 
     Attributes:
@@ -211,16 +211,16 @@ class Loan:
         row, within = divmod(view.offset % (self.tall * pitch), pitch)
         ends = (row + view.shape[-2], self.rows, self.tall, tall - view.shape[-2]), (
             within // itemsize + view.shape[-1], self.cols, self.wide, wide - view.shape[-1])  # fmt: skip
-        return all(not missing or (end == last and missing <= room - last) for end, last, room, missing in ends)
+        return all(not missing or (end == last and missing <= total - last) for end, last, total, missing in ends)
 
 
 def fits(view: DeviceView, layout: Layout) -> bool:
     """Return whether the matrices of `view`, with the padding around them in memory, have the required `layout`."""
     shape, itemsize = view.shape[-2:], view.dtype.itemsize
     padded = layout.padded(*shape)
-    # If memory contains the transpose, k is the other axis. The padding of a Loan then has the wrong sign of zero.
-    lent = isinstance(view.owner, Loan) and not layout.turned and view.owner.covers(view, *padded)
-    if padded != shape and not lent:
+    # If memory contains the transpose, k is the other axis. The padding of HostMemory then has the wrong zero.
+    padding_fits = isinstance(view.owner, HostMemory) and not layout.turned and view.owner.covers(view, *padded)
+    if padded != shape and not padding_fits:
         return False
     if layout.strided:
         return True

@@ -1,9 +1,9 @@
 """Zero copy: host arrays that a device reads and writes in place, for devices that share the host's memory.
 
 The memory of an array from `gemm.empty` is a buffer of the driver (`Mapped`). The buffer is mapped, so that the host
-can use the array, except while a product runs. `lent` unmaps the buffer for a product, and maps it again before the
-call returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: while a product uses the
-buffer, products in other threads that need the buffer wait.
+can use the array, except while a product runs. `shared_views` unmaps the buffer for a product, and maps it again before
+the call returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: while a product uses
+the buffer, products in other threads that need the buffer wait.
 
 Other large arrays are wrapped in a buffer for the duration of the call (USE_HOST_PTR). gemm does this only if a test
 (`shared_from`) has shown that the driver does not copy such memory.
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.opencl.context import Handle, keep, unmapped
-from gemm.backends.opencl.layout import Layout, Loan, fits
+from gemm.backends.opencl.layout import HostMemory, Layout, fits
 from gemm.core import threads
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import LINE, PAGE, WRAPPED_FROM, aligned
@@ -36,48 +36,48 @@ class Mapped:
     Raises cl.Error, or RuntimeError if the driver does not always map the buffer to the same address.
     """
 
-    def __init__(self, device: Device, loan: Loan, nbytes: int) -> None:
+    def __init__(self, device: Device, host: HostMemory, nbytes: int) -> None:
         import pyopencl as cl
 
         self.device_key, handle = device.key, device.handle  # gemm.core.operands.place reads device_key
         self.handle: Handle = handle
-        self.loan, self.nbytes = loan, nbytes
+        self.host, self.nbytes = host, nbytes
         self.lock = threads.lock(threading.RLock)
         self.address = 0
-        self._map: Any = None
+        self._mapping: Any = None
         self.buffer = cl.Buffer(handle.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
-        self._take()
-        self._give()
-        self._take()  # checks that the driver maps the buffer to the same address again
+        self._remap()
+        self._unmap()
+        self._remap()  # checks that the driver maps the buffer to the same address again
         _claim(self, self.address, nbytes)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return {"version": 3, "typestr": "|u1", "shape": (self.nbytes,), "data": (self.address, False)}
 
-    def lend(self, stack: ExitStack) -> None:
+    def unmap(self, stack: ExitStack) -> None:
         """Unmap the memory, so that the device can use it, until `stack` unwinds. The caller must hold the lock."""
-        if self._map is None:  # this call is in a signal handler that interrupted a product
+        if self._mapping is None:  # this call is in a signal handler that interrupted a product
             raise RuntimeError("an operand is in use by another product of this thread")
-        stack.callback(self._take)
-        self._give()
+        stack.callback(self._remap)
+        self._unmap()
 
     def __del__(self) -> None:
         with suppress(Exception):  # the device may be lost
-            if self._map is not None and self.handle.inherited:
-                keep(self._map)
-            elif self._map is not None:
-                self._give()
+            if self._mapping is not None and self.handle.inherited:
+                keep(self._mapping)
+            elif self._mapping is not None:
+                self._unmap()
 
-    def _give(self) -> None:
-        unmapped(self._map, self.handle.queue)
-        self._map = None
+    def _unmap(self) -> None:
+        unmapped(self._mapping, self.handle.queue)
+        self._mapping = None
 
-    def _take(self) -> None:
+    def _remap(self) -> None:
         """Wait for the device and map the memory again. Raises the error of an earlier command, if one failed."""
         import pyopencl as cl
 
-        if self._map is None:
+        if self._mapping is None:
             try:
                 self._enqueue()
             except cl.Error:
@@ -96,11 +96,11 @@ class Mapped:
         address = array.__array_interface__["data"][0]
         if self.address not in (0, address):
             raise RuntimeError("the driver has mapped an array's memory to another address than before")
-        self._map, self.address = array.base, address
+        self._mapping, self.address = array.base, address
 
     def view(self, array: np.ndarray, device: Device) -> DeviceView:
         offset = array.__array_interface__["data"][0] - self.address
-        return DeviceView(self.loan, self.buffer, offset, array.shape, array.strides, array.dtype, device)
+        return DeviceView(self.host, self.buffer, offset, array.shape, array.strides, array.dtype, device)
 
 
 _claims: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -126,8 +126,8 @@ def _leave() -> None:
     with _claiming:
         owners = list(_claims)
     for owner in owners:
-        if isinstance(owner, Mapped) and owner._map is not None:
-            keep(owner._map)
+        if isinstance(owner, Mapped) and owner._mapping is not None:
+            keep(owner._mapping)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
@@ -143,10 +143,10 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.nd
         return None
     rows, cols = shape[-2:]
     grain = max(128, 4 * handle.image_alignment[0])
-    loan = Loan(rows, cols, _padded(rows, 128), _padded(cols, grain))
-    full = (*shape[:-2], loan.tall, loan.wide)
+    host = HostMemory(rows, cols, _padded(rows, 128), _padded(cols, grain))
+    full = (*shape[:-2], host.tall, host.wide)
     try:
-        memory = Mapped(device, loan, math.prod(full) * dtype.itemsize)
+        memory = Mapped(device, host, math.prod(full) * dtype.itemsize)
     except (cl.Error, RuntimeError):
         return None
     whole = np.asarray(memory).view(dtype).reshape(full)
@@ -169,7 +169,7 @@ def owner(array: Any) -> Mapped | None:
 
 
 @contextmanager
-def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> Iterator[list[Any]]:
+def shared_views(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> Iterator[list[Any]]:
     """Yield `operands`. Each operand that `device` can use in place is replaced by a DeviceView of its memory.
 
     The kernel writes the last operand. After the `with` block, even if it raised an error, all commands have ended and
@@ -185,7 +185,7 @@ def lent(device: Device, operands: Sequence[Any], layouts: Sequence[Layout]) -> 
             stack.enter_context(memory.lock)
         for memory in memories:
             if memory.handle is handle:
-                memory.lend(stack)
+                memory.unmap(stack)
         wrapped: dict[tuple[int, int], DeviceView] = {}
         for at in reversed(range(len(views))):  # out comes first: if c is in the same memory, it shares out's buffer
             operand, mine = views[at], found[at]
@@ -213,7 +213,7 @@ def _wrap(
     while whole.ndim > 2 and whole.strides[0] == 0:  # all products of the batch use one matrix
         whole = whole[0]
     flat = next((x for x in (whole, whole.swapaxes(-1, -2)) if x.flags.c_contiguous), None)
-    view = DeviceView(Loan(), None, 0, operand.shape, operand.strides, operand.dtype, device)
+    view = DeviceView(HostMemory(), None, 0, operand.shape, operand.strides, operand.dtype, device)
     if flat is None or not device.unified or not fits(view, layout) or flat.nbytes % LINE:
         return operand
     known = wrapped.get((start, flat.nbytes))

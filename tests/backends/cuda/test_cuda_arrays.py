@@ -269,7 +269,7 @@ def test_consumers_that_take_the_memory_over(driver):
 
 
 def forget():
-    for cached in (array_metadata.library, array_metadata.repeatable, array_metadata._viewer):
+    for cached in (array_metadata.library, array_metadata.repeatable):
         cached.cache_clear()
 
 

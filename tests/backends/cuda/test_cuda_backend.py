@@ -18,8 +18,9 @@ import pytest
 from helpers import forget_drivers, python, rand
 from oracle import check_same_bits, ordered
 
-from gemm.backends.cuda import api, compiler, launch_graph, launch_plan
 from gemm.backends.cuda import arrays as cuda_arrays
+from gemm.backends.cuda import backend as cuda_backend
+from gemm.backends.cuda import compiler, launch_graph, launch_plan
 from gemm.backends.cuda import driver as cuda_driver
 from gemm.backends.cuda.backend import CudaBackend
 from gemm.catalog import BY_NAME, KERNELS
@@ -159,7 +160,7 @@ def test_images_come_from_the_cache(cache_folder, tmp_path):
 def machine(request):
     """The variables of the emulated GPU; {}: there is a real one."""
     try:
-        api.Driver()
+        cuda_driver.Driver()
     except OSError:
         pass
     else:
@@ -239,11 +240,11 @@ def pointed(array, stream, readonly=False):
 
 
 def test_context_is_restored(backend, device):
-    before = api.cuda().cuCtxGetCurrent()
+    before = cuda_driver.cuda().cuCtxGetCurrent()
     out = np.empty((2, 2), np.float32)
     launch(backend, device)(out, out, None, np.empty_like(out), 1.0, 0.0)
     backend.synchronize(device)
-    assert api.cuda().cuCtxGetCurrent() == before
+    assert cuda_driver.cuda().cuCtxGetCurrent() == before
 
 
 def test_out_of_memory_is_named(backend, device):
@@ -288,12 +289,12 @@ def test_operands_are_copied_where_they_must(backend, device):
     a, b = rand(30, 33, dtype="float16"), rand(48, 33, dtype="float16")
     a_, b_ = backend.to_device(a, device), backend.to_device(b, device)
     out = backend.empty((30, 48), a_)
-    lies = run.lies(a_, b_.mT, None, out)
-    assert lies == {"a": "packed on the device", "b": "packed on the device", "out": "used in place"}
+    access = run.access(a_, b_.mT, None, out)
+    assert access == {"a": "packed on the device", "b": "packed on the device", "out": "used in place"}
     run(a_, b_.mT, None, out, 1.0, 0.0)
     exact = a.astype(float) @ b.T.astype(float)
     np.testing.assert_allclose(backend.to_host(out).astype(float), exact, atol=0.02)
-    assert run.lies(a, b.T, None, np.empty((30, 48), np.float16))["a"] == "copied"
+    assert run.access(a, b.T, None, np.empty((30, 48), np.float16))["a"] == "copied"
 
 
 def test_room_that_is_missing_is_looked_for_again(backend, device, emulated):
@@ -330,6 +331,9 @@ def test_a_failure_between_launches_spoils_c(backend, device, emulated, monkeypa
             run(a, b, c, goal, 1.0, 1.0)
         assert caught.value.spoilt == spoilt
     emulated(fail="")
+    for goal, repeats in ((out, True), (c, False)):  # a repeated launch could not report that c is spoilt
+        run(a, b, c, goal, 1.0, 1.0)
+        assert (run.replay(a.owner, b.owner, c.owner, goal.owner) is not None) == repeats
     run(a, b, None, out, 1.0, 0.0)
     check_same_bits(backend.to_host(out), ordered(backend.to_host(a), backend.to_host(b)))
     launch_plan.recipe.cache_clear()
@@ -341,11 +345,11 @@ def test_a_failure_between_launches_spoils_c(backend, device, emulated, monkeypa
 @pytest.fixture
 def streams(device):
     with device.handle:
-        made = [api.cuda().cuStreamCreate(1) for _ in range(2)]
+        made = [cuda_driver.cuda().cuStreamCreate(1) for _ in range(2)]
     yield made
     with device.handle:
         for stream in made:
-            api.cuda().cuStreamDestroy(stream)
+            cuda_driver.cuda().cuStreamDestroy(stream)
 
 
 def copied_late(device, source, stream):
@@ -354,8 +358,8 @@ def copied_late(device, source, stream):
     there.copy_from_host(source)
     late.copy_from_host(np.zeros_like(source))
     with device.handle:
-        api.cuda().cuCtxSynchronize()
-        api.cuda().cuMemcpyDtoDAsync(late._address, there._address, source.nbytes, stream)
+        cuda_driver.cuda().cuCtxSynchronize()
+        cuda_driver.cuda().cuMemcpyDtoDAsync(late._address, there._address, source.nbytes, stream)
     shown = pointed(late, stream)
     shown.source = there
     return shown
@@ -373,16 +377,16 @@ def test_streams_of_operands_are_joined(backend, device, streams, emulated, own)
     launch(backend, device)(*views[:2], None, views[2], 1.0, 0.0)
     with device.handle:
         for x, stream in zip(shown, streams, strict=True):
-            api.cuda().cuMemsetD32Async(x.kept._address, 0, 1600, stream)
+            cuda_driver.cuda().cuMemsetD32Async(x.kept._address, 0, 1600, stream)
         for stream in streams:
-            api.cuda().cuStreamSynchronize(stream)
+            cuda_driver.cuda().cuStreamSynchronize(stream)
     check_same_bits(out.copy_to_host(), ordered(a, b))
 
 
 def test_nothing_waits_for_the_device(backend, device, streams, emulated):
     """A product of device operands is enqueued: it neither begins nor ends with a wait."""
     emulated(streams="late")
-    driver, stream = api.cuda(), streams[0]
+    driver, stream = cuda_driver.cuda(), streams[0]
     a, b, out = (cuda_arrays.DeviceArray((33, 33), "float16", device) for _ in range(3))
     run = tensor_launch(backend, device)
     views = [backend.view(pointed(x, stream), "x") for x in (a, b, out)]
@@ -398,13 +402,13 @@ def test_nothing_waits_for_the_device(backend, device, streams, emulated):
 
 def test_products_are_captured_into_graphs(backend, device, streams):
     """A caller's CUDA graph takes a product in, packed operands and all, and repeats it on what is there by then."""
-    library, stream, run = api.cuda()._library, streams[0], tensor_launch(backend, device)
+    library, stream, run = cuda_driver.cuda()._library, streams[0], tensor_launch(backend, device)
     arrays = [backend.to_device(rand(33, 33, dtype="float16", seed=seed), device).owner for seed in range(3)]
     views = [backend.view(pointed(x, stream), "x") for x in arrays]
     run(*views[:2], None, views[2], 1.0, 0.0)  # kernels are loaded before a capture
     graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
     with device.handle:
-        api.cuda().cuStreamSynchronize(stream)
+        cuda_driver.cuda().cuStreamSynchronize(stream)
         assert library.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 1) == 0
     run(*views[:2], None, views[2], 1.0, 0.0)
     with device.handle:
@@ -415,7 +419,7 @@ def test_products_are_captured_into_graphs(backend, device, streams):
     arrays[1].copy_from_host(b)
     with device.handle:
         assert library.cuGraphLaunch(ready, ctypes.c_void_p(stream)) == 0
-        api.cuda().cuStreamSynchronize(stream)
+        cuda_driver.cuda().cuStreamSynchronize(stream)
     np.testing.assert_allclose(arrays[2].copy_to_host().astype(float), a.astype(float) @ b.astype(float), atol=0.03)
 
 
@@ -593,10 +597,22 @@ def test_prepared(backend, device, name):
         for out in (backend.empty((20, 41), a_), backend.empty((41, 20), a_).mT):
             run(a_, kept, None, out, 1.0, 0.0)
             np.testing.assert_allclose(backend.to_host(out), a @ b, atol=0.02 if name == "copied" else 1e-5)
-            assert run.lies(a_, kept, None, out)["b"] == "used in place"
+            assert run.access(a_, kept, None, out)["b"] == "used in place"
         host = np.empty((20, 41), np.float32)
         run(a, kept, None, host, 1.0, 0.0)
         np.testing.assert_allclose(host, a @ b, atol=0.02 if name == "copied" else 1e-5)
+
+
+def test_prepacking_follows_the_stream_of_its_memory(backend, device, streams, emulated, tmp_path):
+    """gemm allocates on the legacy stream: what used the memory before may still run there."""
+    emulated()
+    row = suits(next((row for row in ROWS if row.params.get("planes") == 3), TILE), device)
+    b_ = backend.to_device(rand(20, 37), device)
+    emulated(log=tmp_path / "calls")
+    backend.keep(row, device, replace(b_, queue=streams[0]), reproducible=False)
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    names = [name for name, *_ in calls if name.startswith(("cuMemAlloc", "cuStreamWaitEvent", "cuLaunchKernel"))]
+    assert names == ["cuMemAllocFromPoolAsync", "cuStreamWaitEvent", "cuLaunchKernel"]
 
 
 def test_prepared_vectors(backend, device):
@@ -633,14 +649,14 @@ def test_unavailable_says_why(emulated, settings, said):
 
 def test_without_libraries(machine, monkeypatch):
     monkeypatch.setenv("GEMM_LIBCUDA", "/nonexistent/libcuda.so.1")
-    api.cuda.cache_clear()
+    cuda_driver.cuda.cache_clear()
     with pytest.raises(BackendUnavailable, match=r"driver does not load.*NVIDIA driver"):
         CudaBackend().devices()
     monkeypatch.undo()
     for name, value in machine.items():
         monkeypatch.setenv(name, value)
-    api.cuda.cache_clear()
-    monkeypatch.setattr(cuda_driver, "compilers", lambda: ())
+    cuda_driver.cuda.cache_clear()
+    monkeypatch.setattr(cuda_backend, "compilers", lambda: ())
     if machine:
         with pytest.raises(BackendUnavailable, match=r"no NVRTC was found.*pip install .gemm\[cuda\]"):
             CudaBackend().devices()

@@ -17,7 +17,7 @@ def device(monkeypatch):
     """The emulated GPU, where products of 70 rows already go in panels."""
     emulate(monkeypatch, streams="late", memory=64)
     for module, name, small in (
-        (transfer, "SLOT", 1 << 12), (pinned, "SLOT", 1 << 13), (staging, "TOGETHER", 1 << 13),
+        (transfer, "SLOT", 1 << 12), (pinned, "SLOT", 1 << 13), (staging, "SMALL", 1 << 13),
         (panels, "_NARROWEST", 32), (panels, "_GRAIN", 32), (panels, "LINK", 1e4),
         (panels, "_GROUP", 1 << 13), (staging, "LINE", 128),
     ):  # fmt: skip

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gemm.backends.cuda import array_metadata, launch_graph
-from gemm.backends.cuda.api import Driver
-from gemm.backends.cuda.driver import Function
+from gemm.backends.cuda.driver import Driver, Function
 from gemm.backends.cuda.launch_plan import Layout
 from gemm.backends.cuda.operand_layout import Map, Step
 from gemm.catalog import Kernel

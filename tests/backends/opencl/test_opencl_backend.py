@@ -15,9 +15,8 @@ from helpers import at_once, rand
 from oracle import check_close, exact
 
 from gemm.backends.opencl import context as opencl_context
-from gemm.backends.opencl.backend import OpenCLBackend
+from gemm.backends.opencl.backend import OpenCLBackend, _name, _vector_width, discover
 from gemm.backends.opencl.context import Handle
-from gemm.backends.opencl.devices import _name, _vector_width, discover
 from gemm.backends.opencl.layout import PACKED, Layout, tile
 from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS

@@ -376,38 +376,38 @@ def test_a_context_that_cannot_be_made_is_no_users_problem(layer, code):
 def test_a_bad_platform_leaves_the_good_ones(monkeypatch, fault):
     import pyopencl as cl
 
-    from gemm.backends.opencl import devices
+    from gemm.backends.opencl import backend as opencl_backend
 
-    (good, *_), real = devices.discover(), devices.describe
+    (good, *_), real = opencl_backend.discover(), opencl_backend.describe
 
     def described(cl_device, key, handle):
         if key == "opencl:0":
             raise KernelFailed("no OpenCL context: out of memory") if fault == "KernelFailed" else cl.Error("gone")
         return real(cl_device, key, handle)
 
-    monkeypatch.setattr(devices, "describe", described)
+    monkeypatch.setattr(opencl_backend, "describe", described)
     left_out = {}
-    assert [device.key for device in devices.usable([good, good], left_out)] == ["opencl:1"]
+    assert [device.key for device in opencl_backend.usable([good, good], left_out)] == ["opencl:1"]
     assert left_out.keys() == {"opencl:0"}
     with pytest.raises(BackendUnavailable, match="opencl:0: it cannot be used"):
-        devices.usable([good], {})
+        opencl_backend.usable([good], {})
 
 
 LEFT_OUT = """
 import contextlib, io
 import numpy as np
 import gemm, gemm.cli
-from gemm.backends.opencl import devices as opencl_devices
+from gemm.backends.opencl import backend as opencl_backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.select import probe
-found, real = opencl_devices.discover()[:1] * 2, opencl_devices.describe
-opencl_devices.discover.__code__ = (lambda: FOUND).__code__
-opencl_devices.FOUND = found
+found, real = opencl_backend.discover()[:1] * 2, opencl_backend.describe
+opencl_backend.discover.__code__ = (lambda: FOUND).__code__
+opencl_backend.FOUND = found
 def described(cl_device, key, handle):
     if key == "opencl:0":
         raise KernelFailed("no OpenCL context: out of memory")
     return real(cl_device, key, handle)
-opencl_devices.describe = described
+opencl_backend.describe = described
 probe._memory[probe.entry()] = probe.Facts([  # as if the probe had looked
     {"step": "device", "device": "opencl:1", "backend": "opencl", "name": "x", "driver": "y", "kind": "cpu"}])
 a = np.ones((70, 70), np.float32)

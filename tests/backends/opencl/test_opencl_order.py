@@ -11,7 +11,7 @@ import pytest
 
 import gemm
 from gemm.backends import registry
-from gemm.backends.opencl import launch, replay
+from gemm.backends.opencl import launch, staging
 from gemm.core.errors import BackendUnavailable
 from gemm.frontend import plan_cache
 
@@ -104,15 +104,20 @@ def test_commands_wait_for_what_they_need(monkeypatch):
         ("            after += c.events\n", "            pass\n", "product 8 does not wait for w"),
         ("after += [*pending, *(", "after += [*(", "product 10 does not wait for x"),
         ("*([] if self._last is None else [self._last])", "", "in the same memory"),
-        ("        self._last = event\n", "", "in the same memory"),
-        ("            after = [event]\n", "", "does not wait for its own parts"),
+        (
+            "self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)\n"
+            "            after = [self._last]",
+            "after = [cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)]",
+            "in the same memory",
+        ),
+        ("            after = [self._last]\n", "", "does not wait for its own parts"),
         ("        pending[:] = after\n", "", "product 11 does not wait for x"),
     ],
 )
 def test_planted_faults_are_seen(monkeypatch, old, new, told):
-    text = inspect.getsource(replay)
+    text = inspect.getsource(staging)
     assert text.count(old) == 1
-    planted = {"__name__": replay.__name__}
-    exec(compile(text.replace(old, new), replay.__file__, "exec"), planted)
+    planted = {"__name__": staging.__name__}
+    exec(compile(text.replace(old, new), staging.__file__, "exec"), planted)
     monkeypatch.setattr(launch, "Replay", planted["Replay"])
     assert any(told in line for line in looked_at(monkeypatch))
