@@ -22,8 +22,8 @@ from gemm.core.errors import BackendUnavailable
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
 limiting: list[Callable[[], None]] = []
-"""Functions that `set_num_threads` calls after it has set a limit where there was none, or has removed the limit."""
-_count_set = False
+"""Functions that `set_num_threads` calls after `limited` has changed."""
+_limit_set = False
 
 _left = threading.local()
 """`_left.count` is the number of CPUs that the products of this thread leave to other work."""
@@ -86,17 +86,18 @@ def set_num_threads(count: int | None) -> None:
             raise TypeError(f"count must be a positive integer or None, not {count!r}") from None
         if count < 1:
             raise ValueError(f"count must be a positive integer or None, not {count}")
-    global _count_set
+    global _limit_set
     engine().lib.gemm_set_num_threads(min(count or 0, threads.MOST))
-    if _count_set != (count is not None):
-        _count_set = count is not None
+    limit_set = count not in (None, threads.cores())
+    if _limit_set != limit_set:
+        _limit_set = limit_set
         for notify in limiting:
             notify()
 
 
 def limited() -> bool:
-    """Whether the user limits gemm's threads. Other libraries do not know this limit."""
-    return _count_set or bool(os.environ.get("GEMM_NUM_THREADS"))
+    """Whether the user limits gemm's threads to another number than all cores. Other libraries do not know this limit."""
+    return _limit_set or bool(os.environ.get("GEMM_NUM_THREADS"))
 
 
 @contextmanager

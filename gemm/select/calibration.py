@@ -14,7 +14,8 @@ predicted to take at most `DOUBT` times as long as the chosen device. In each cl
 next `TIMES` products are timed. If the chosen device proves slower than the prediction for the other device, the chosen
 device is not chosen again. A class of products changes its device at most as often as there are devices. A choice that
 is not in doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed, and
-the running process does not correct their predictions.
+the running process does not correct their predictions. Products whose operands a device may use in place
+(`Problem.places`) are neither timed nor corrected: they transfer less than other products of their class.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
 def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
     """Return the factor by which to multiply the prediction for `problem`."""
     whose = subject(kernel, device, problem)
-    if problem.places or not (whose in stored() or whose in _seen):  # memory shared with a device is not calibrated
+    if problem.places or not (whose in stored() or whose in _seen):
         return 1.0
     return _mean(whose, problem.octaves, problem.reproducible)
 
@@ -140,7 +141,7 @@ def doubtful(plan: Plan) -> bool:
     """Whether the caller must time the product of `plan` and call `learn`."""
     return (
         plan.rival <= DOUBT * plan.seconds
-        and not plan.problem.reproducible
+        and not (plan.problem.reproducible or plan.problem.places)
         and adapts()
         and _timed.get(_kind(plan), (0, 0.0))[0] <= TIMES
     )

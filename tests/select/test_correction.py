@@ -231,11 +231,11 @@ class TestWhileAProgramRuns:
         assert delivered[: calibration.TIMES] == [None] * calibration.TIMES  # not yet to be repeated without a look
         assert delivered[-1] is not None
 
-    @pytest.mark.parametrize("how", ["GEMM_ADAPT=0", "reproducible", "named"])
+    @pytest.mark.parametrize("how", ["GEMM_ADAPT=0", "reproducible", "in place", "named"])
     def test_nothing_is_learned(self, machine, monkeypatch, how):
         if how == "GEMM_ADAPT=0":
             monkeypatch.setenv("GEMM_ADAPT", "0")
-        more = {"reproducible": True} if how == "reproducible" else {}
+        more = {"reproducible": {"reproducible": True}, "in place": {"places": ("64", "64", "", "64")}}.get(how, {})
         first = execute.choose(Problem("float32", 1024, 1024, 1024, **more))
         clock = Clock(monkeypatch, {"cpu:0": 50.0, GPU.key: 50.0})
         if how == "named":

@@ -98,6 +98,16 @@ def test_it_is_left_out_while_threads_are_limited(known, monkeypatch):
     assert chosen(LARGE).backend == "cpu"
 
 
+def test_the_number_of_all_cores_is_no_limit(known):
+    """A program that saves the number of threads and sets it again has the same choices as before."""
+    known(facts(2.0))
+    try:
+        gemm.set_num_threads(gemm.get_num_threads())
+        assert chosen(LARGE).backend == "numpy"
+    finally:
+        engine.set_num_threads(None)
+
+
 def test_it_gives_way_where_it_proves_slower_than_predicted(known, monkeypatch):
     known(facts(2.0))
     a = np.ones((1024, 1024), np.float32)
