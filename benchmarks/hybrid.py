@@ -52,8 +52,7 @@ from gemm.bench.peers import looped
 from gemm.bench.verdicts import spread
 from gemm.catalog import HOST_BACKENDS
 from gemm.cli.arguments import listed, positive
-from gemm.core.plan import Split
-from gemm.core.problem import Problem
+from gemm.core.problem import Problem, Split
 from gemm.select import choice, probe
 
 SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)

@@ -16,8 +16,8 @@ from gemm.core import threads
 from gemm.core.backend import Backend, Kept, Launch
 from gemm.core.engine import REMEDY, engine, features
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.operands import aligned
-from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
+from gemm.core.operands import aligned, same_stack
+from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 
 def _features() -> frozenset[str]:
@@ -64,6 +64,10 @@ class CpuBackend(Backend):
     def __init__(self) -> None:
         self._devices: tuple[Device, ...] | None = None
 
+    @threads.once
+    def _engine(self) -> Any:
+        return engine()
+
     def devices(self) -> tuple[Device, ...]:
         """Return the one device, cpu:0.
 
@@ -73,7 +77,7 @@ class CpuBackend(Backend):
         """
         if self._devices is None:
             able = _features()
-            architecture = engine().ffi.string(engine().lib.gemm_architecture).decode()
+            architecture = self._engine.ffi.string(self._engine.lib.gemm_architecture).decode()
             limits = {"threads": threads.granted(), "cores": threads.cores()}
             device = Device("cpu", "cpu:0", _cpu_name(), architecture, unified=True, features=able, limits=limits)
             self._devices = (device,)
@@ -81,7 +85,7 @@ class CpuBackend(Backend):
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         """Return a launch of `kernel` for products with the m, n and k of `problem`."""
-        loaded = engine()
+        loaded = self._engine
         if missing := set(kernel.needs) - device.features:  # such a kernel would execute an illegal instruction
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
         if not hasattr(loaded.lib, kernel.name):
@@ -97,7 +101,7 @@ class CpuBackend(Backend):
         The strides of `b` must be multiples of its element size.
         """
         assert isinstance(b, np.ndarray)
-        loaded = engine()
+        loaded = self._engine
         ffi, lib = loaded.ffi, loaded.lib
         (k, n), size = b.shape, b.itemsize
         plan = ffi.new("gemm_plan *", {

@@ -96,7 +96,7 @@ def set_num_threads(count: int | None) -> None:
 
 
 def limited() -> bool:
-    """Whether the user limits gemm's threads to another number than all cores. Other libraries do not know this limit."""
+    """Whether the user sets a number of threads other than all cores. Other libraries do not know this limit."""
     return _limit_set or bool(os.environ.get("GEMM_NUM_THREADS"))
 
 

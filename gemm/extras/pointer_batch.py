@@ -16,8 +16,7 @@ from typing import Any
 from gemm import execute
 from gemm.core.errors import BackendUnavailable
 from gemm.core.operands import item
-from gemm.core.plan import Plan
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, Plan, Problem
 from gemm.frontend import plan_cache
 from gemm.select import gpu_model
 

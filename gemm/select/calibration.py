@@ -28,8 +28,7 @@ from functools import cache
 
 from gemm.catalog import Kernel
 from gemm.core import disk_cache, threads
-from gemm.core.plan import Plan
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, Plan, Problem
 from gemm.select import probe, verification
 
 DOUBT = 4.0
@@ -72,9 +71,8 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
     return device.key, problem.dtype if problem.device == "host" else kernel.label
 
 
-def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
-    """Return the factor by which to multiply the prediction for `problem`."""
-    whose = subject(kernel, device, problem)
+def factor(whose: Subject, problem: Problem) -> float:
+    """Return the factor by which to multiply the prediction for `problem`. `whose` is the result of `subject`."""
     if problem.places or not (whose in stored() or whose in _seen):
         return 1.0
     return _mean(whose, problem.octaves, problem.reproducible)

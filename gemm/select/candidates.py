@@ -20,8 +20,7 @@ from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
-from gemm.core.plan import ALL, HYBRID, Candidate, Rates
-from gemm.core.problem import EXTRA, PRECISIONS, Device, Problem
+from gemm.core.problem import ALL, EXTRA, HYBRID, PRECISIONS, Candidate, Device, Problem, Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
 LEAD = 1.1
@@ -38,6 +37,8 @@ class RowOnDevice:
         lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for third-party
             rows, for two reasons: two measurements of the same rate differ by that much, and the fast path for repeated
             products covers our own kernels only.
+        subject: the subject of the calibration of the row with the catalog's parameters.
+        bound: the lower bound of predictions; absent if the row is ruled out.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class RowOnDevice:
         self.row, self.device, self.last_resort = row, device, row.dtype == "*"
         self.lead = LEAD if row.third_party else 1.0
         self._facts, self._trusting = facts, trusting
-        self._known: dict[str, Rates | None] = {}
+        self._unfuses = example.fused and not row.fuses
         named = trusting or row.chosen_on(device.kind, device.features)
         self.why_not = why_not or (
             unfit(row, example)
@@ -56,39 +57,34 @@ class RowOnDevice:
             or ("" if named else f"chosen on a {device.kind} only by name")
             or ("" if trusting or not row.third_party else verification.unverified(row, device, facts))
         )
+        self.subject = calibration.subject(row, device, example)
+        self._rates: dict[
+            str, Rates | None
+        ] = {}  # by label: of the row and of its variants, as the probe measured them
         if not self.why_not:
-            every = map(self._rates, (row, *tuning_db.variants(row, device))) if facts else ()
-            self._bound = cost.Bound(row, device, [rates for rates in every if rates], moved=example.device == "host")
-            self._least = calibration.least(row, device)
+            if facts:
+                # If the GPU model predicts the times, only the rates of the link between host and device are used.
+                link = facts.link(device) if cost.modelled(row, device) else None
+                kernels = (row, *tuning_db.variants(row, device))
+                self._rates = {kernel.label: link or facts.rates(kernel, device) for kernel in kernels}
+            measured, least = [rates for rates in self._rates.values() if rates], calibration.least(row, device)
+            self.bound = cost.Bound(row, device, measured, moved=example.device == "host", least=least)
 
-    def bound(
-        self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
-    ) -> float:  # fmt: skip
-        """Return a lower bound of the seconds that `weigh` predicts. This takes much less time than `weigh`.
-
-        Args:
-            flops: the problem's FLOPs.
-            moved: (bytes sent to the device, bytes fetched from the device).
-            factor: `calibration.factor` of the problem, if it is the same for all kernels of the device.
-        """
-        if self.row.space and tuning_db.timed(self.row, self.device):
-            flops = 0.0
-        seconds = self._bound.seconds(problem, flops, moved)
-        return (self._least if factor is None else factor) * seconds
-
-    def weigh(self, problem: Problem) -> Candidate:
-        """Return the row with its parameters for `problem`, and its predicted time or why it cannot be chosen."""
+    def weigh(self, asked: Problem) -> Candidate:
+        """Return the row with its parameters for the product `asked`, and its predicted time or why it cannot be chosen."""
         row, device, why_not = self.row, self.device, self.why_not
         if why_not:
             return Candidate(row, device, why_not=why_not)
-        asked, problem = problem, problem if row.fuses else problem.unfused
+        problem = asked.unfused if self._unfuses else asked
         choices = tuning_db.choices(row, device, problem) if row.space else (tuning_db.Choice(row, ""),)
         for choice in choices:
             kernel = choice.kernel
             why_not = self._excluded(choice, problem, asked)
             if not why_not:
-                found = cost.predict(kernel, device, problem, self._rates(kernel), choice.record)
-                factor = calibration.factor(kernel, device, problem)
+                rates = self._rates.get(kernel.label) or self._rates.get(row.label)
+                found = cost.predict(kernel, device, problem, rates, choice.record)
+                subject = self.subject if kernel is row else calibration.subject(kernel, device, asked)
+                factor = calibration.factor(subject, asked)
                 if factor == 1 and not choice.origin:
                     return found
                 seconds = (found.seconds or 0.0) * factor
@@ -117,22 +113,6 @@ class RowOnDevice:
             return f"failed when it was tuned: {cause}" if cause else ""
         return ""
 
-    def _rates(self, kernel: Kernel) -> Rates | None:
-        """Return the rates that the probe measured for `kernel`, which is the row with some parameters.
-
-        If the probe did not measure `kernel`, return the rates of the row itself; None if there are none either. If the
-        GPU model predicts the times of `kernel`, return the rates of the link between host and device.
-        """
-        facts, device, label = self._facts, self.device, kernel.label
-        if facts is None:
-            return None
-        if label not in self._known:
-            modelled = cost.modelled(kernel, device)
-            self._known[label] = (
-                facts.link(device) if modelled else facts.rates(kernel, device) or facts.rates(self.row, device)
-            )
-        return self._known[label]
-
 
 class Lineup:
     """All candidates for one kind of products.
@@ -145,15 +125,19 @@ class Lineup:
     def __init__(self, all: Iterable[RowOnDevice]) -> None:
         self.all = tuple(all)
         self.able = tuple((place, each) for place, each in enumerate(self.all) if not each.why_not)
-        self._devices = {each.device.key: (each.row, each.device) for _, each in self.able}
+        self._devices: dict[Device, list[tuple[int, RowOnDevice]]] = {}
+        for place, each in self.able:
+            self._devices.setdefault(each.device, []).append((place, each))
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
         """Return (is the last resort, lower bound in seconds, index in `all`) of each candidate in `able`."""
-        factors: dict[str, float] = {}
-        if problem.device == "host":
-            factors = {key: calibration.factor(*some, problem) for key, some in self._devices.items()}
-        flops, moved, of = problem.flops, problem.moved, factors.get
-        return [(x.last_resort, x.bound(problem, flops, moved, of(x.device.key)), place) for place, x in self.able]
+        flops, moved, found = problem.flops, problem.moved, list[tuple[bool, float, int]]()
+        for rows in self._devices.values():
+            # For operands in host memory, one calibration factor applies to all kernels of the device.
+            factor = calibration.factor(rows[0][1].subject, problem) if problem.device == "host" else None
+            for place, each in rows:
+                found.append((each.last_resort, each.bound.seconds(problem, flops, moved, factor), place))
+        return found
 
 
 @lru_cache(maxsize=256)

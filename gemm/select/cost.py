@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gemm.catalog import Kernel
-from gemm.core.plan import CALL, Candidate, Rates
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import CALL, Candidate, Device, Problem, Rates
 from gemm.select import gpu_model
-from gemm.select.tuning_db import Record
+from gemm.select.tuning_db import Record, timed
 
 FEW = 8
 """On a device, a product with at most this many rows or columns takes only as long as reading its larger operand."""
@@ -111,6 +110,11 @@ def predict(
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, basis)
 
 
+def _overlapped(one: float, other: float) -> float:
+    """Return the time of two activities that overlap: the longer time plus a tenth of the shorter time."""
+    return one + 0.1 * other if one > other else other + 0.1 * one
+
+
 def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tuple[float, float, float]:
     """The formula of the cost model.
 
@@ -121,7 +125,8 @@ def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tupl
         Three times in seconds, whose sum is the time of the product: the launch; what transfers add; the time in which
         the device is busy.
     """
-    busy = gpu_model.overlapped(terms.compute, terms.memory) + terms.packing
+    compute = _overlapped(terms.compute, terms.storing) if terms.storing else terms.compute
+    busy = _overlapped(compute, terms.memory) + terms.packing
     transfer = moving(rates, *moved, busy) if rates.upload else 0.0
     return rates.launch + terms.launch, transfer, busy
 
@@ -139,7 +144,7 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     up, down = bytes_in / link.upload, bytes_out / link.download
     if bytes_in + bytes_out < (link.overlaps or math.inf):
         return link.start + up + down
-    return link.start + gpu_model.overlapped(gpu_model.overlapped(up, down), busy) - busy
+    return link.start + _overlapped(_overlapped(up, down), busy) - busy
 
 
 def _tuned(kernel: Kernel, device: Device, problem: Problem, rates: Rates, tuned: Record) -> Rates:
@@ -165,7 +170,7 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gp
         if rates.memory and device.kind == "gpu":
             packing = PACKING * sum(problem.sizes[:2]) / rates.memory
         else:
-            packing = gpu_model.overlapped(compute, memory) * 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
+            packing = _overlapped(compute, memory) * 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
     return gpu_model.Terms(compute, memory, packing, launch)
 
 
@@ -176,13 +181,17 @@ class Bound:
     excludes most kernels from the search for the fastest one.
     """
 
-    def __init__(self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool) -> None:
+    def __init__(
+        self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool, least: float = 1.0
+    ) -> None:
         """Prepare the bound.
 
         Args:
             measured: the measured rates of the kernel and of its variants; may be empty.
             moved: the operands are in host memory.
+            least: the least calibration factor of the kernel's predictions.
         """
+        self._least = least
         self._kernel, self._device, self._modelled = kernel, device, modelled(kernel, device)
         rates = measured or [_UNMEASURED if self._modelled else guess(kernel, device)]
 
@@ -198,20 +207,26 @@ class Bound:
             overlaps=min((each.overlaps for each in rates if each.overlaps), default=0),
         )  # fmt: skip
 
-    def seconds(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
+    def seconds(
+        self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
+    ) -> float:  # fmt: skip
         """Return the lower bound of each prediction for `problem`, in seconds.
 
         Args:
-            flops: the problem's FLOPs. With 0 FLOPs the bound holds at any arithmetic rate.
+            flops: the problem's FLOPs.
             moved: (bytes sent to the device, bytes fetched from the device). The caller computes `flops` and `moved`
                 once for all kernels.
+            factor: the calibration factor of the problem, if it is the same for all kernels of the device.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
+        if self._kernel.space and timed(self._kernel, self._device):
+            flops = 0.0  # the bound then holds at any arithmetic rate, also at one that the tuner measured
         if self._modelled:
             terms = gpu_model.terms(self._kernel, self._device, problem, traffic, least=True)
         else:
             terms = gpu_model.Terms(flops / rates.flops, traffic / rates.memory if rates.memory else 0.0)
-        return sum(_times(terms, rates, (0, 0) if problem.places else moved))
+        seconds = sum(_times(terms, rates, (0, 0) if problem.places else moved))
+        return (self._least if factor is None else factor) * seconds
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel, simplest
 from gemm.core import VERSION, disk_cache, engine
-from gemm.core.plan import Rates
-from gemm.core.problem import Device
+from gemm.core.problem import Device, Rates
 from gemm.select import background, tuning_db
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Facts:
 
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
-        kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.plan.Rates}}.
+        kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.problem.Rates}}.
         memory: {device key: highest memory rate of its kernels}. Kernels without a memory rate of their own use it.
         unavailable: {backend: cause and remedy}.
         deadly: {backend: how its driver killed or hung a process}.
@@ -91,7 +90,16 @@ def _rates(record: dict[str, Any]) -> Rates:
     return Rates(**{rate.name: record[rate.name] for rate in fields(Rates) if rate.name in record})
 
 
-_memory: dict[str, Facts | None] = {}
+class Recalled(dict[str, Facts | None]):
+    """{cache entry: the results in it}, read from disk at the first access; None if the entry does not exist."""
+
+    def __missing__(self, name: str) -> Facts | None:
+        blob = disk_cache.load(name)
+        return self.setdefault(name, None if blob is None else Facts(json.loads(blob)))
+
+
+recalled = Recalled()
+"""The results of this process, or from disk. The absence of an entry is remembered, too."""
 
 
 def facts(*kind: str, run: bool) -> Facts | None:
@@ -101,10 +109,10 @@ def facts(*kind: str, run: bool) -> Facts | None:
         kind: "drivers" for a probe that only looks for devices; nothing for a probe that also verifies kernels.
         run: if the results are not known, run a probe and wait for it. Otherwise this function never waits.
     """
-    found = recall(entry(*kind))
+    found = recalled[entry(*kind)]
     if found is None and run:
         _begin(*kind).wait()
-        found = recall(entry(*kind))
+        found = recalled[entry(*kind)]
     return found
 
 
@@ -115,7 +123,7 @@ def soon() -> Facts | None:
     """
     if background.this_thread.waits:
         return facts(run=True)
-    found = recall(entry())
+    found = recalled[entry()]
     if found is None:
         _begin()
     return found
@@ -138,22 +146,6 @@ def devices(backend: str) -> tuple[Device, ...]:
     return registry.backend(backend).devices()
 
 
-def recall(name: str) -> Facts | None:
-    """Return the results in cache entry `name`, from memory or from disk; None if there are none.
-
-    The absence of the entry is remembered, too.
-    """
-    if name not in _memory:
-        blob = disk_cache.load(name)
-        _memory.setdefault(name, None if blob is None else Facts(json.loads(blob)))
-    return _memory[name]
-
-
-def keep(name: str, found: Facts) -> None:
-    """Make `recall` return `found` for `name` in this process."""
-    _memory[name] = found
-
-
 def _begin(*kind: str) -> Task:
     """Start the search that fills the cache entry of `facts` with this `kind`."""
     name, verify = entry(*kind), not kind
@@ -165,7 +157,7 @@ def _begin(*kind: str) -> Task:
             return
         if blob is None and found.lines:
             disk_cache.store(name, json.dumps(found.lines).encode())
-        keep(name, found)
+        recalled[name] = found
 
     what = "looks for devices and verifies their kernels" if verify else "looks for devices"
     return background.begin(name, what, search)
@@ -180,7 +172,7 @@ def look() -> Facts:
 
 def forget() -> None:
     """Delete the results in this process and on disk. The next use runs a new probe."""
-    _memory.clear()
+    recalled.clear()
     for kind in ("probe", "begun", "drivers", "verified", "costs"):
         disk_cache.remove(entry(kind))
 

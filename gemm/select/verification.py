@@ -126,7 +126,7 @@ def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
 
     None means that the kernel, with its present source, is not verified yet.
     """
-    facts = probe.recall(probe.entry("verified"))
+    facts = probe.recalled[probe.entry("verified")]
     found = facts.of(kernel, device) if facts else None
     return found if found and found["source"] == tuning_db.fingerprint(kernel) else None
 
@@ -210,8 +210,8 @@ def _verify(kernel: Kernel, device: Device, child: Child, stopped: Callable[[], 
 
     name = probe.entry("verified")
     with _recording:
-        here = probe.recall(name)
-        probe.keep(name, probe.Facts(_merged(here.lines if here else [], about, known)))
+        here = probe.recalled[name]
+        probe.recalled[name] = probe.Facts(_merged(here.lines if here else [], about, known))
         if found.get("step") != "refused":  # "refused" says nothing about the kernel: the next process tries again
             disk_cache.update(name, change)
 

@@ -130,7 +130,7 @@ def plant(monkeypatch):
         monkeypatch.setattr(registry, "backend", lambda name: backend if name == "faulty" else real(name))
         monkeypatch.setattr(worker, "Child", lambda _: Verifier(fault))
         monkeypatch.setattr(
-            probe, "_memory", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
+            probe, "recalled", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
         )
         execute.forget()
         return backend
@@ -418,7 +418,7 @@ def pocl(plant, monkeypatch):
     device = registry.backend("opencl").devices()[0]
     host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
     monkeypatch.setattr(candidates, "KERNELS", (*host, BY_NAME[NAIVE], BY_NAME[LOCAL]))
-    monkeypatch.setattr(probe, "_memory", {probe.entry(): facts(device, NAIVE, LOCAL)})
+    monkeypatch.setattr(probe, "recalled", probe.Recalled({probe.entry(): facts(device, NAIVE, LOCAL)}))
     monkeypatch.setattr(disk_cache, "load", lambda _: None)
     monkeypatch.setattr(disk_cache, "store", lambda *_: None)
     monkeypatch.setattr(device.handle, "_programs", {})
@@ -527,7 +527,7 @@ class First(worker.Child):
 
 worker.Child = First
 background.PATIENCE = 90.0
-probe._memory[probe.entry()] = probe.Facts([])
+probe.recalled[probe.entry()] = probe.Facts([])
 a = np.random.default_rng(0).integers(-9, 10, (40, 40)).astype(np.float32)
 c = a.copy()
 for _ in range(2):

@@ -11,7 +11,7 @@ from gemm.backends import registry
 from gemm.backends.cuda import api, pointer_table
 from gemm.backends.cuda.backend import Launcher
 from gemm.core.errors import KernelFailed
-from gemm.core.plan import Plan
+from gemm.core.problem import Plan
 from gemm.extras import pointer_batch
 from gemm.frontend import plan_cache
 from gemm.select import verification

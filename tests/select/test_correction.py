@@ -70,6 +70,10 @@ def keep(table):
     calibration.keep()
 
 
+def factor(row, device, problem):
+    return calibration.factor(calibration.subject(row, device, problem), problem)
+
+
 class Backend:
     def __init__(self, devices):
         self._devices = tuple(devices)
@@ -81,14 +85,14 @@ class Backend:
 def test_a_factor_counts_for_its_class_and_less_for_neighbours(machine):
     row = BY_NAME["sgemm_scalar_4x4"]
     keep({(HOST.key, "float32"): {CLASS: math.log(3)}})
-    here = calibration.factor(row, HOST, SQUARE)
-    beside = calibration.factor(row, HOST, Problem("float32", 2048, 1024, 1024))
+    here = factor(row, HOST, SQUARE)
+    beside = factor(row, HOST, Problem("float32", 2048, 1024, 1024))
     assert 2.5 < here < 3
     assert 1 < beside < here
-    assert calibration.factor(row, HOST, Problem("float32", 4096, 4096, 1024)) == 1
-    assert calibration.factor(row, HOST, Problem("float64", 1024, 1024, 1024)) == 1
-    assert calibration.factor(row, HOST, Problem("float32", 1024, 1024, 1024, places=("64", "64", "", "64"))) == 1
-    assert calibration.factor(row, HOST, Problem("float32", 1024, 1024, 1024, device=HOST.key)) == 1
+    assert factor(row, HOST, Problem("float32", 4096, 4096, 1024)) == 1
+    assert factor(row, HOST, Problem("float64", 1024, 1024, 1024)) == 1
+    assert factor(row, HOST, Problem("float32", 1024, 1024, 1024, places=("64", "64", "", "64"))) == 1
+    assert factor(row, HOST, Problem("float32", 1024, 1024, 1024, device=HOST.key)) == 1
 
 
 def test_what_was_fitted_is_found_again(machine):
@@ -141,7 +145,7 @@ def test_a_class_is_corrected_by_what_was_measured_of_it_else_by_its_neighbours(
     keep({whose: {(0, 9, 9, 9): 1.0, (0, 9, 9, 10): -2.0, (0, 5, 9, 9): 0.5}})
 
     def late(*octaves):
-        return math.log(calibration.factor(row, HOST, Problem("float32", *(1 << x for x in octaves))))
+        return math.log(factor(row, HOST, Problem("float32", *(1 << x for x in octaves))))
 
     assert late(9, 9, 9) == pytest.approx(1 / (1 + calibration.PRIOR))
     assert late(9, 9, 10) == pytest.approx(-2 / (1 + calibration.PRIOR))
@@ -156,11 +160,11 @@ def test_what_the_process_sees_takes_the_place_of_what_was_fitted(machine):
     row, whose = BY_NAME["sgemm_scalar_4x4"], (HOST.key, "float32")
     keep({whose: {CLASS: 0.5}})
     calibration.observe(whose, CLASS, 1.0)
-    assert calibration.factor(row, HOST, SQUARE) == pytest.approx(math.exp(1 / (1 + calibration.PRIOR)))
+    assert factor(row, HOST, SQUARE) == pytest.approx(math.exp(1 / (1 + calibration.PRIOR)))
     ordered = replace(SQUARE, reproducible=True)  # which learns nothing
-    assert calibration.factor(row, HOST, ordered) == pytest.approx(math.exp(0.5 / (1 + calibration.PRIOR)))
+    assert factor(row, HOST, ordered) == pytest.approx(math.exp(0.5 / (1 + calibration.PRIOR)))
     calibration.forget()
-    assert calibration.factor(row, HOST, SQUARE) == calibration.factor(row, HOST, ordered)
+    assert factor(row, HOST, SQUARE) == factor(row, HOST, ordered)
 
 
 class Clock:
@@ -246,7 +250,7 @@ class TestWhileAProgramRuns:
         else:
             assert None not in products(6, **more)
             assert set(clock.launched) == {first.device.key}
-        assert calibration.factor(first.kernel, first.device, SQUARE) == 1
+        assert factor(first.kernel, first.device, SQUARE) == 1
 
 
 def test_tune_fits_this_machine(empty, monkeypatch, capsys):

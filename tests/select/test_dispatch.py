@@ -21,8 +21,7 @@ from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.core import disk_cache, threads
 from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
-from gemm.core.plan import Rates
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, Problem, Rates
 from gemm.select import calibration, candidates, cost, probe, verification, worker
 from gemm.select import measure as measuring
 from gemm.select.measure import measure
@@ -482,7 +481,7 @@ def test_a_child_that_the_system_refuses_to_start_is_said_and_not_remembered(mon
     monkeypatch.setattr(disk_cache, "load", lambda _: None)
     monkeypatch.setattr(disk_cache, "store", lambda *entry: stored.append(entry))
     monkeypatch.setattr(disk_cache, "update", lambda *entry: stored.append(entry))
-    monkeypatch.setattr(probe, "_memory", {})
+    monkeypatch.setattr(probe, "recalled", probe.Recalled())
     assert probe.facts(run=True).lines == []
     assert not verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
     assert [record.getMessage().count("temporarily unavailable") for record in caplog.records] == [1, 1]

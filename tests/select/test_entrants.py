@@ -49,7 +49,7 @@ def facts():
 
 
 def bound(entrant, problem):
-    return entrant.bound(problem, problem.flops, problem.moved)
+    return entrant.bound.seconds(problem, problem.flops, problem.moved)
 
 
 def problems(device, kind, count=60):

@@ -11,8 +11,7 @@ import helpers
 import pytest
 
 from gemm.catalog import BY_NAME
-from gemm.core.plan import Candidate
-from gemm.core.problem import Device
+from gemm.core.problem import Candidate, Device
 from gemm.select import background, choice, probe, verification
 
 SLOW = """
@@ -247,7 +246,7 @@ class Field:
         rows = (FAST, OTHER, TILE)
         self.left = [Candidate(row, GPU, time) for row, time in zip(rows, seconds, strict=True)]
 
-    def pop(self):
+    def pop(self, without):
         return self.left.pop(0) if self.left else None
 
 
@@ -269,7 +268,8 @@ def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seco
     monkeypatch.setattr(verification, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
     monkeypatch.setattr(verification, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
     monkeypatch.setattr(verification, "begin", lambda kernel, _: done.extend(("begin", kernel)))
-    found, meanwhile = choice._standing_in(Field(*seconds), frozenset(), patient=patient)
+    queue = Field(*seconds)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=patient)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
 
@@ -278,7 +278,8 @@ def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(m
     monkeypatch.setattr(verification, "record", lambda *_: None)
     monkeypatch.setattr(verification, "begin", lambda *_: None)
     monkeypatch.setattr(verification, "verified", lambda kernel, _: kernel is OTHER)
-    found, meanwhile = choice._standing_in(Field(1, 1.1, 1.2), frozenset(), patient=False)
+    queue = Field(1, 1.1, 1.2)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=False)
     assert (found.kernel, meanwhile) == (OTHER, False)
 
 

@@ -76,7 +76,7 @@ def fresh(tmp_path, monkeypatch):
     def forget():
         disk_cache.cache_dir.cache_clear()
         tuning_db._shipped.cache_clear()
-        probe._memory.clear()
+        probe.recalled.clear()
         execute.forget()
 
     forget()

@@ -16,8 +16,8 @@ from gemm.backends.opencl.staging import Command, Kept, Traffic
 from gemm.catalog import Kernel
 from gemm.core import disk_cache
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import identical, transposed
-from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
+from gemm.core.operands import identical, same_stack, transposed
+from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 
 class Launcher:

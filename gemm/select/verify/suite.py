@@ -13,10 +13,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from gemm.catalog import HOST_BACKENDS, Kernel, simplest
-from gemm.core import operands
 from gemm.core.backend import Backend
 from gemm.core.numpy_original import matmul
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, Problem, layout_of
 from gemm.select.verify.launches import IN_A_ROW, chain, in_a_row, unable, unlinked
 from gemm.select.verify.regimes import BATCHED, regimes, units_of
 from gemm.select.verify.samples import FAR, brief, ones, types_of, wide
@@ -72,7 +71,7 @@ def check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
         far[...] = near
         given[place] = far
         a, b, out = given.values()
-        problem = Problem(dtype.name, 9, 21, 13, 1, "".join(map(operands.layout, (a, b, out))), inputs=kernel.inputs)
+        problem = Problem(dtype.name, 9, 21, 13, 1, "".join(map(layout_of, (a, b, out))), inputs=kernel.inputs)
         backend.launcher(kernel, device, problem)(a, b, None, out, 1, 0)
         if not np.array_equal(wide(out), matmul(wide(a), wide(b))):
             axes = ("rows", "columns")[axis]
