@@ -158,7 +158,7 @@ def main() -> int:
     """Time the products, print and write the results."""
     end, options = time.monotonic(), arguments().parse_args()
     end += options.limit
-    probe.facts(run=True)  # the probe's results must be known, as they are after a process's first large product
+    probe.facts()  # the probe's results must be known, as they are after a process's first large product
     watch, results, left_out, keys = Watch(), [], [], set()
     products = [Product(positive(n), dtype, options) for n in options.sizes for dtype in options.dtypes]
     if all(product.why_not for product in products):

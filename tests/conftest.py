@@ -465,7 +465,7 @@ def settled(monkeypatch):
     """
     monkeypatch.setattr(candidates, "LEAD", math.inf)
     verification.forget_choices()
-    probe.facts(run=True)
+    probe.facts()
     for errand in list(background._running.values()):
         with suppress(Exception):
             errand.wait()

@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _calibrate(devices: list[Device], budget: float) -> None:
     """Calibrate the cost model, and print the ratios of measured to predicted times."""
-    probe.facts(run=True)
+    probe.facts()
     start = time.monotonic()
     found = []
     with text.Progress(len(calibrate.TYPES) * len(calibrate.SHAPES) * len(devices)) as bar:

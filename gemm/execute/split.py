@@ -85,7 +85,7 @@ def _groups(backend: str) -> list[list[str]]:
             cause = f"there is one {devices[0].kind.upper()} only, {devices[0].name}"
             raise BackendUnavailable(backend, cause, f'Pass backend="{ALL[backend]}"')
         return [[device.key] for device in devices]
-    facts = probe.facts(run=True)
+    facts = probe.facts()
     if facts is not None and all(device["backend"] in HOST_BACKENDS for device in facts.devices.values()):
         causes = "; ".join(facts.unavailable.values()) or "no drivers"
         remedy = 'Install a driver for one, or pass backend="auto"'

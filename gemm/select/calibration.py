@@ -102,7 +102,7 @@ def least(kernel: Kernel, device: Device) -> float:
 @cache
 def stored() -> Table:
     """Return the table that `gemm tune` has stored on this machine with these drivers."""
-    blob = disk_cache.load(probe.entry("costs")) if probe.facts(run=False) else None
+    blob = disk_cache.load(probe.entry("costs")) if probe.recalled[probe.entry()] else None
     table: Table = {}
     for where, what, at, value in json.loads(blob) if blob else ():
         table.setdefault((where, what), {})[tuple(at)] = float(value)

@@ -71,7 +71,7 @@ class RowOnDevice:
             self.bound = cost.Bound(row, device, measured, moved=example.device == "host", least=least)
 
     def weigh(self, asked: Problem) -> Candidate:
-        """Return the row with its parameters for the product `asked`, and its predicted time or why it cannot be chosen."""
+        """Return the row with its parameters for the product `asked`, and its predicted time or a refusal."""
         row, device, why_not = self.row, self.device, self.why_not
         if why_not:
             return Candidate(row, device, why_not=why_not)

@@ -191,7 +191,7 @@ def _considered(request: Request) -> _Queue:
     be faster than the CPU.
     """
     problem, backend, kernel, holder, _ = request
-    rows, kind, facts = admitted(backend, kernel), example(problem), probe.facts(run=False)
+    rows, kind, facts = admitted(backend, kernel), example(problem), probe.recalled[probe.entry()]
     queue = _Queue(problem, facts)
     if holder is not None:
         return _on_holder(queue, kind, request)
@@ -208,7 +208,7 @@ def _considered(request: Request) -> _Queue:
     elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
     if kernel is None and queue.facts is None:
-        queue = _Queue(problem, facts or probe.facts(run=True))  # guesses must not be compared with measured rates
+        queue = _Queue(problem, facts or probe.facts())  # guesses must not be compared with measured rates
         queue.add(lineup(kind, backend, kernel, queue.facts, host=True, trusting=True))
     queue.add(lineup(kind, backend, kernel, queue.facts, host=False, trusting=kernel is not None))
     queue.away = True
@@ -226,7 +226,7 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
         )
     # Rows with `lazy_verify` need no result of the probe, and operands in the device's memory need no transfer.
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
-        queue.facts = probe.soon() if backend == "auto" else probe.facts(run=True)
+        queue.facts = probe.soon() if backend == "auto" else probe.facts()
         queue.searching = queue.facts is None
     queue.add(held(kind, backend, kernel, queue.facts, holder))
     return queue

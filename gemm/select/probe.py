@@ -102,18 +102,15 @@ recalled = Recalled()
 """The results of this process, or from disk. The absence of an entry is remembered, too."""
 
 
-def facts(*kind: str, run: bool) -> Facts | None:
-    """Return the results of the probe, from this process or from disk; None if they are not known yet.
+def facts(*kind: str) -> Facts | None:
+    """Return the results of the probe. If they are not known, run a probe and wait for it.
 
     Args:
         kind: "drivers" for a probe that only looks for devices; nothing for a probe that also verifies kernels.
-        run: if the results are not known, run a probe and wait for it. Otherwise this function never waits.
     """
-    found = recalled[entry(*kind)]
-    if found is None and run:
+    if recalled[entry(*kind)] is None:
         _begin(*kind).wait()
-        found = recalled[entry(*kind)]
-    return found
+    return recalled[entry(*kind)]
 
 
 def soon() -> Facts | None:
@@ -122,7 +119,7 @@ def soon() -> Facts | None:
     A thread inside `background.waiting` waits for the results instead.
     """
     if background.this_thread.waits:
-        return facts(run=True)
+        return facts()
     found = recalled[entry()]
     if found is None:
         _begin()
@@ -140,7 +137,7 @@ def devices(backend: str) -> tuple[Device, ...]:
     from gemm.core.errors import BackendUnavailable
 
     if backend not in HOST_BACKENDS:
-        found = facts(run=False) or facts("drivers", run=True)
+        found = recalled[entry()] or facts("drivers")
         if found and backend in found.deadly:
             raise BackendUnavailable(backend, found.deadly[backend], "Remove or update that driver")
     return registry.backend(backend).devices()

@@ -117,7 +117,7 @@ def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
 
 def known_to_fail(kernel: Kernel, device: Device) -> str:
     """Return what is known to be wrong with `kernel` on `device`, or "". Starts no probe and no verification."""
-    why = failed(kernel, device) or unverified(kernel, device, probe.facts(run=False))
+    why = failed(kernel, device) or unverified(kernel, device, probe.recalled[probe.entry()])
     return "" if why == UNKNOWN else why
 
 

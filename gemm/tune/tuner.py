@@ -112,7 +112,7 @@ class _Search:
         self.child, self.device, self.row, self.timing = child, device, row, timing
         self.problem = problem(row, shape, layout)
         names = {"batch": shape[0], "m": shape[1], "n": shape[2], "k": shape[3], **device.limits}
-        self.facts = facts = probe.facts(run=False)
+        self.facts = facts = probe.recalled[probe.entry()]
         rates = facts.rates(row, device) if facts else None
         self.expected = cost.predict(row, device, replace(self.problem, device=device.key), rates).seconds or math.inf
         self.size = size(row, names)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import remember
 from test_entrants import GPU, facts
 
 import gemm
@@ -51,7 +52,7 @@ def machine(empty, monkeypatch):
     known.kernels = {
         key: {**x, "launch": 1e-5, "flops": 2e12, "upload": 2e9, "download": 2e9} for key, x in known.kernels.items()
     }
-    monkeypatch.setattr(probe, "facts", lambda *, run: known)
+    remember(monkeypatch, known)
     monkeypatch.setattr(
         candidates.registry, "backend", lambda name: Backend([GPU] if name == "opencl" else REAL(name).devices())
     )
@@ -110,7 +111,7 @@ def test_bounds_stay_below_corrected_predictions(machine):
     classes = itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))
     keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
     line = candidates.lineup(
-        candidates.example(SQUARE), "opencl", None, probe.facts(run=False), host=False, trusting=False
+        candidates.example(SQUARE), "opencl", None, probe.recalled[probe.entry()], host=False, trusting=False
     )
     assert line.able
     for _ in range(40):
@@ -127,7 +128,7 @@ def test_bounds_of_resident_operands_stay_below_corrected_predictions(machine):
     rows = [row.name for row in KERNELS if row.backend == "opencl" and row.dtype == "float32"]
     keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
     kind = Problem("float32", 1, 1, 1, device=GPU.key)
-    line = candidates.held(candidates.example(kind), "auto", None, probe.facts(run=False), GPU)
+    line = candidates.held(candidates.example(kind), "auto", None, probe.recalled[probe.entry()], GPU)
     assert line.able
     corrected = 0
     for _ in range(40):
@@ -256,7 +257,7 @@ class TestWhileAProgramRuns:
 def test_tune_fits_this_machine(empty, monkeypatch, capsys):
     monkeypatch.setattr(calibrate, "SHAPES", ((1, 96, 80, 64), (3, 33, 17, 9)))
     monkeypatch.setattr(tune, "QUICK", 60.0)  # others use the cores, too
-    monkeypatch.setattr(probe, "facts", lambda *, run: probe.Facts([]))
+    remember(monkeypatch, probe.Facts([]))
     assert main(["tune", "--quick", "--device", "cpu:0"]) == 0
     assert "Measured ÷ predicted" in capsys.readouterr().out
     table = calibration.stored()

@@ -446,7 +446,7 @@ def probed(tmp_path, fault):
         import json, logging
         logging.basicConfig()
         from gemm.select import probe
-        facts = probe.facts(run=True)
+        facts = probe.facts()
         print(json.dumps(facts.lines))
         """,
         path=tmp_path, GEMM_CACHE_DIR=tmp_path / "cache", EVIL=fault, GEMM_PROBE_TIMEOUT="5",
@@ -482,7 +482,7 @@ def test_a_child_that_the_system_refuses_to_start_is_said_and_not_remembered(mon
     monkeypatch.setattr(disk_cache, "store", lambda *entry: stored.append(entry))
     monkeypatch.setattr(disk_cache, "update", lambda *entry: stored.append(entry))
     monkeypatch.setattr(probe, "recalled", probe.Recalled())
-    assert probe.facts(run=True).lines == []
+    assert probe.facts().lines == []
     assert not verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
     assert [record.getMessage().count("temporarily unavailable") for record in caplog.records] == [1, 1]
     assert stored == []

@@ -60,7 +60,7 @@ def reached():
 def opened():
     open(gate, "w").close()
 def searched():
-    while probe.facts(run=False) is None or background._running: time.sleep(0.01)
+    while probe.recalled[probe.entry()] is None or background._running: time.sleep(0.01)
 """
 
 
@@ -92,7 +92,7 @@ def test_while_a_thread_waits_for_devices_small_products_and_forks_go_on(python)
         assert waits.is_alive()
         opened()
         waits.join()
-        assert probe.facts(run=False).devices
+        assert probe.recalled[probe.entry()].devices
         """
     )
 
@@ -108,10 +108,10 @@ def test_a_child_of_a_fork_in_the_midst_of_a_search_makes_its_own(python):
         if (pid := os.fork()) == 0:
             signal.alarm(50)
             opened()
-            os._exit(0 if probe.facts(run=True).devices and (gemm.gemm(large, large) == 700).all() else 1)
+            os._exit(0 if probe.facts().devices and (gemm.gemm(large, large) == 700).all() else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         waits.join()
-        assert probe.facts(run=False).devices
+        assert probe.recalled[probe.entry()].devices
         """
     )
 
@@ -125,7 +125,7 @@ def test_a_large_product_is_computed_by_what_is_known_while_devices_are_looked_f
         assert plan.device == "cpu:0" and "until devices have been looked for" in plan.reason
         for _ in range(3):
             assert (gemm.gemm(large, large) == 700).all() and (plan(large, large) == 700).all()
-        assert probe.facts(run=False) is None
+        assert probe.recalled[probe.entry()] is None
         opened()
         searched()
         assert (plan(large, large) == 700).all()
@@ -147,7 +147,7 @@ def test_who_names_a_device_or_asks_for_the_choice_waits_and_is_told(python, cod
                 opened()
         logging.getLogger("gemm").addHandler(Told())
         {code}
-        assert probe.facts(run=False).devices
+        assert probe.recalled[probe.entry()].devices
         """
     )
     assert "gemm waits: it looks for devices and verifies their kernels" in told
@@ -202,7 +202,7 @@ def test_a_process_that_ends_leaves_what_it_has_found_to_the_next_one(python, tm
         asked, ask = [], Child.ask
         Child.ask = lambda self, request, limit: asked.append(request) or ask(self, request, limit)
         opened()
-        facts = probe.facts(run=True)
+        facts = probe.facts()
         assert "sgemm_scalar_4x4 on cpu:0" in asked[0]["skip"]
         assert facts.kernels["sgemm_scalar_4x4", "cpu:0"]["ok"] and facts.kernels["sgemm_slow_1x1", "slow:0"]["ok"]
         """

@@ -89,7 +89,7 @@ import math, time
 from gemm.catalog import BY_NAME
 from gemm.backends import registry
 from gemm.select import verification, probe
-probe.facts(run=True)
+probe.facts()
 kernels = [BY_NAME[f"sgemm_late_{form}"] for form in ("slow", "fast", "slow")]
 device, = registry.backend("late").devices()
 verification.verify(kernels, device, -math.inf)

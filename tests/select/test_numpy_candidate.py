@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import probed
+from helpers import probed, remember
 
 import gemm
 from gemm import execute
@@ -13,7 +13,7 @@ from gemm.catalog import KERNELS
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Problem
-from gemm.select import calibration, candidates, choice, probe, verification
+from gemm.select import calibration, candidates, choice, verification
 
 pytestmark = pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
 
@@ -44,7 +44,7 @@ def known(monkeypatch, tmp_path):
     monkeypatch.setattr(choice, "away", lambda *_: False)  # no other devices
 
     def set_facts(found):
-        monkeypatch.setattr(probe, "facts", lambda *, run: found)
+        remember(monkeypatch, found)
         execute.forget()
 
     yield set_facts
