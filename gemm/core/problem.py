@@ -297,9 +297,9 @@ def _itemsizes(dtype: str, inputs: tuple[str, ...]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates that the probe (gemm.select.measure) measured for a kernel on a device.
+    """The rates of a kernel on a device, from which the cost model predicts times.
 
-    The cost model predicts times from these rates.
+    The probe (gemm.select.measure) measures them.
 
     Attributes:
         launch: seconds of a product of negligible size, with operands in the device's memory.
@@ -315,6 +315,7 @@ class Rates:
         memory: bytes per second at which the kernel reads an operand from memory once; 0: unknown. Kernels that compute
             in host memory have the rate of host memory. GPU kernels that stream an operand have their measured rate of
             the GPU's memory. Other GPU kernels have the highest rate of the streaming kernels on the device.
+        basis: "measured" by the probe, or "guessed" from the catalog.
     """
 
     launch: float
@@ -326,6 +327,7 @@ class Rates:
     start: float = 0.0
     overlaps: int = 0
     memory: float = 0.0
+    basis: str = "measured"
 
 
 class Candidate(NamedTuple):

@@ -58,15 +58,15 @@ class RowOnDevice:
             or ("" if trusting or not row.third_party else verification.unverified(row, device, facts))
         )
         self.subject = calibration.subject(row, device, example)
-        self._rates: dict[
-            str, Rates | None
-        ] = {}  # by label: of the row and of its variants, as the probe measured them
+        # By label: of the row and its variants, as the probe measured them.
+        self._rates: dict[str, Rates | None] = {}
         if not self.why_not:
             if facts:
                 # If the GPU model predicts the times, only the rates of the link between host and device are used.
                 link = facts.link(device) if cost.modelled(row, device) else None
                 kernels = (row, *tuning_db.variants(row, device))
                 self._rates = {kernel.label: link or facts.rates(kernel, device) for kernel in kernels}
+            self._rates[row.label] = self._rates.get(row.label) or cost.guess(row, device)
             measured, least = [rates for rates in self._rates.values() if rates], calibration.least(row, device)
             self.bound = cost.Bound(row, device, measured, moved=example.device == "host", least=least)
 
@@ -81,7 +81,7 @@ class RowOnDevice:
             kernel = choice.kernel
             why_not = self._excluded(choice, problem, asked)
             if not why_not:
-                rates = self._rates.get(kernel.label) or self._rates.get(row.label)
+                rates = self._rates.get(kernel.label) or self._rates[row.label]
                 found = cost.predict(kernel, device, problem, rates, choice.record)
                 subject = self.subject if kernel is row else calibration.subject(kernel, device, asked)
                 factor = calibration.factor(subject, asked)

@@ -66,19 +66,21 @@ each work-group computes 4 rows instead of all 5.
 FASTEST_LINK = 60e9
 """Upper limit in bytes/s of a transfer between host and device today (PCIe 5 x16)."""
 
-_UNMEASURED = Rates(gpu_model.CALL, 1.0)
-"""Rates of a device whose times are modelled, until the probe has measured the link to the device."""
-
-
-def guess(kernel: Kernel, device: Device) -> Rates:
-    """Return rates from the catalog, for use before anything is measured."""
-    cores = device.limits.get("threads", 1)
-    return Rates(CALL, kernel.gflops * 1e9 * cores)
-
 
 def modelled(kernel: Kernel, device: Device) -> bool:
     """Whether the GPU model predicts the time on `device`. Measured rates then describe only the link to the device."""
     return "sm_count" in device.limits and "BM" in kernel.params
+
+
+def guess(kernel: Kernel, device: Device) -> Rates:
+    """Return rates for use before anything is measured.
+
+    If the GPU model predicts the times, these are the rates of the link to the device. Otherwise, they are the kernel's
+    rates from the catalog.
+    """
+    if modelled(kernel, device):
+        return Rates(gpu_model.CALL, 1.0)
+    return Rates(CALL, kernel.gflops * 1e9 * device.limits.get("threads", 1), basis="guessed")
 
 
 def predict(
@@ -87,19 +89,19 @@ def predict(
     """Return the predicted time of `problem` on a kernel that can run it.
 
     Args:
-        measured: the rates that the probe measured for the kernel, or None.
+        measured: the rates that the probe measured for the kernel; None stands for `guess`.
         tuned: what the tuner measured for products like this one, or None.
     """
-    moved = problem.moved
+    moved, rates = problem.moved, measured or guess(kernel, device)
+    basis = rates.basis
     if modelled(kernel, device):
-        basis, rates = "modelled", measured or _UNMEASURED
+        basis = "modelled"
         terms = gpu_model.terms(kernel, device, problem, sum(moved))
     else:
-        basis, rates = ("measured", measured) if measured else ("guessed", guess(kernel, device))
         if tuned is not None and tuned.seconds:
             basis = "measured for such products"
             rates = _tuned(kernel, device, problem, rates, tuned)
-        terms = _terms(kernel, device, problem, rates)
+        terms = _terms(kernel, device, problem, rates, sum(moved))
     if problem.device != "host":
         moved = 0, 0
     elif problem.places and rates.upload:
@@ -154,13 +156,13 @@ def _tuned(kernel: Kernel, device: Device, problem: Problem, rates: Rates, tuned
     return replace(rates, flops=work / max(seconds - rates.launch * launches, seconds / 4))
 
 
-def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gpu_model.Terms:
-    """Return the terms of the formula from measured or guessed rates."""
+def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates, traffic: float) -> gpu_model.Terms:
+    """Return the terms of the formula from measured or guessed rates. `traffic` is the bytes of operands and result."""
     work, launches = _work(kernel, device, problem)
     compute, memory, packing = work / rates.flops, 0.0, 0.0
     launch = rates.launch * (launches - 1) + 1e-6 * kernel.startup
     if rates.memory:
-        memory = _traffic(kernel, problem) / rates.memory
+        memory = (_streamed(kernel, problem) if kernel.params.get("streams") else traffic) / rates.memory
     padded = device.key in problem.places[:2]  # gemm.empty pads rows and columns
     if (problem.device != "host" or padded) and not _in_place(kernel, problem, padded=padded):
         launch += rates.staged
@@ -193,7 +195,7 @@ class Bound:
         """
         self._least = least
         self._kernel, self._device, self._modelled = kernel, device, modelled(kernel, device)
-        rates = measured or [_UNMEASURED if self._modelled else guess(kernel, device)]
+        rates = measured or [guess(kernel, device)]
 
         def most(name: str) -> float:
             """Return the highest rate; 0, which means "takes no time", if a variant has no such rate."""
@@ -271,15 +273,13 @@ def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
     )
 
 
-def _traffic(kernel: Kernel, problem: Problem) -> float:
-    """Return the bytes that `kernel` reads and writes.
+def _streamed(kernel: Kernel, problem: Problem) -> float:
+    """Return the bytes that a kernel which streams operands reads and writes.
 
     A kernel that streams a (or b) reads it once for each column (or row) of work-groups. At most `MOST_PASSES` of these
     passes count.
     """
-    streams = kernel.params.get("streams", 0)
-    if not streams:
-        return sum(problem.sizes)
+    streams = kernel.params["streams"]
     (a, b, c, out), m, n = problem.sizes, problem.m, problem.n
     if kernel.swaps(m, n, problem.layout):
         m, n, a, b = n, m, b, a

@@ -342,6 +342,7 @@ def test_the_house_is_measured(monkeypatch):
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}
     assert house.circles(graph) == [["a", "b", "c"]]
     assert house.calls()["repeated"] == (0, 0, 0)
+    assert all(count <= most for count, most in zip(house.calls()["first"], (120, 60, 12), strict=True))
 
 
 def test_regret_is_that_of_what_auto_chose(tmp_path):

@@ -80,7 +80,7 @@ def python(tmp_path):
 def test_while_a_thread_waits_for_devices_small_products_and_forks_go_on(python):
     python(
         """
-        waits = threading.Thread(target=probe.facts, kwargs={"run": True})
+        waits = threading.Thread(target=probe.facts)
         waits.start()
         reached()
         assert (gemm.gemm(small, small) == 9).all() and waits.is_alive()
@@ -102,7 +102,7 @@ def test_a_child_of_a_fork_in_the_midst_of_a_search_makes_its_own(python):
     """The parent's goes on in no thread of the child's."""
     python(
         """
-        waits = threading.Thread(target=probe.facts, kwargs={"run": True})
+        waits = threading.Thread(target=probe.facts)
         waits.start()
         reached()
         if (pid := os.fork()) == 0:
@@ -181,7 +181,7 @@ def test_several_threads_make_one_search(python, tmp_path):
         from gemm.select.worker import Child
         start = Child._start
         Child._start = lambda self: started.append(self) or start(self)
-        waits = [threading.Thread(target=probe.facts, kwargs={"run": True}) for _ in range(4)]
+        waits = [threading.Thread(target=probe.facts) for _ in range(4)]
         for thread in waits: thread.start()
         gemm.gemm(large, large)
         reached(), opened()
