@@ -14,7 +14,7 @@ from gemm.core.errors import KernelFailed
 from gemm.core.problem import Candidate, DeviceView, Plan, Problem, Split
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Call, Given, Options, Scalar, normalise
-from gemm.select import background, candidates, choice
+from gemm.select import candidates, choice, worker
 
 
 @plan_cache.front
@@ -187,7 +187,7 @@ def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
     """Print the kernel that `gemm` would choose for these arguments, the predicted times of all candidates, and the
     reason. Arguments and errors are those of `gemm`.
     """
-    with background.waiting():
+    with worker.waiting():
         chosen = plan(a, b, c, **options)
     print(describe(chosen))
 

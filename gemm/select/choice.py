@@ -13,7 +13,7 @@ from gemm.backends import registry
 from gemm.catalog import HOST_BACKENDS, simplest
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Candidate, Device, Plan, Problem
-from gemm.select import background, cost, probe, verification
+from gemm.select import cost, probe, verification, worker
 from gemm.select.candidates import Lineup, RowOnDevice, admitted, away, example, held, lineup, types, unfit
 
 log = logging.getLogger("gemm")
@@ -49,7 +49,7 @@ def choose(
         ValueError: a name is unknown, or the problem's arguments rule out the kernel.
         BackendUnavailable: the named backend, device or kernel cannot run here.
     """
-    patient = backend != "auto" or background.this_thread.waits > 0
+    patient = backend != "auto" or worker.this_thread.waits > 0
     return _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
 
 

@@ -19,16 +19,15 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel, simplest
 from gemm.core import VERSION, disk_cache, engine
+from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device, Rates
-from gemm.select import background, tuning_db
-
-if TYPE_CHECKING:
-    from gemm.select.background import Task
-    from gemm.select.worker import Line
+from gemm.select import tuning_db, worker
+from gemm.select.worker import Line, Task
 
 log = logging.getLogger("gemm")
 
@@ -116,9 +115,9 @@ def facts(*kind: str) -> Facts | None:
 def soon() -> Facts | None:
     """Return the results of the probe. If they are not known, start the probe in the background and return None.
 
-    A thread inside `background.waiting` waits for the results instead.
+    A thread inside `worker.waiting` waits for the results instead.
     """
-    if background.this_thread.waits:
+    if worker.this_thread.waits:
         return facts()
     found = recalled[entry()]
     if found is None:
@@ -133,9 +132,6 @@ def devices(backend: str) -> tuple[Device, ...]:
     worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process. Callers
     that compute no product use this function. `gemm info`, for example, can thus report a driver that kills processes.
     """
-    from gemm.backends import registry
-    from gemm.core.errors import BackendUnavailable
-
     if backend not in HOST_BACKENDS:
         found = recalled[entry()] or facts("drivers")
         if found and backend in found.deadly:
@@ -157,13 +153,13 @@ def _begin(*kind: str) -> Task:
         recalled[name] = found
 
     what = "looks for devices and verifies their kernels" if verify else "looks for devices"
-    return background.begin(name, what, search)
+    return worker.begin(name, what, search)
 
 
 def look() -> Facts:
     """Search for devices in a worker and return the results. Uses and stores no cached results."""
     found: list[Facts] = []
-    background.begin(object(), "looks for devices", lambda task: found.append(_probe(task, verify=False))).wait()
+    worker.begin(object(), "looks for devices", lambda task: found.append(_probe(task, verify=False))).wait()
     return found[0]
 
 
@@ -262,10 +258,8 @@ def _run_worker(task: Task, request: Line, lines: list[Line]) -> tuple[str | Non
     Returns:
         The last step that the worker began; how the worker died, or None.
     """
-    from gemm.select.worker import timeout
-
     step = cause = None
-    for line in task.child.ask(request, timeout()):
+    for line in task.child.ask(request, worker.timeout()):
         if line["step"] == "begin":
             step = line["what"]
         elif line["step"] in ("died", "refused"):
@@ -283,8 +277,6 @@ def answer(request: Line) -> Iterator[Line]:
 
 
 def _check(request: Line) -> Iterator[Line]:
-    from gemm.backends import registry
-    from gemm.core.errors import BackendUnavailable
     from gemm.select.verify.suite import planned
 
     name, key = request["kernel"], request["device"]
@@ -309,8 +301,6 @@ def _check(request: Line) -> Iterator[Line]:
 
 def explore(request: Line) -> Iterator[Line]:
     """Yield a line for each backend, device and kernel, except for those that the request skips."""
-    from gemm.backends import registry
-    from gemm.core.errors import BackendUnavailable
     from gemm.select.measure import measure
     from gemm.select.verify.suite import quick
 
@@ -364,6 +354,4 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
 
 
 if __name__ == "__main__":
-    from gemm.select.worker import serve
-
-    serve(answer)
+    worker.serve(answer)

@@ -29,7 +29,7 @@ from gemm.core import disk_cache
 from gemm.core.backend import Backend, Kept
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device, DeviceView
-from gemm.select import background, candidates, cost, probe, verification, worker
+from gemm.select import candidates, cost, probe, verification, worker
 
 FAULTY, SPARE = "sgemm_faulty_1x1", "sgemm_faulty_2x2"
 DEVICE = Device("faulty", "faulty:0", "a device", driver="1", kind="gpu")
@@ -135,7 +135,7 @@ def plant(monkeypatch):
         execute.forget()
         return backend
 
-    with background.waiting():  # for the verification of what would be chosen
+    with worker.waiting():  # for the verification of what would be chosen
         yield planted
     execute.forget()
 
@@ -509,7 +509,7 @@ VERIFYING = """
 import logging, os, sys
 import numpy as np
 import gemm
-from gemm.select import background, probe, worker
+from gemm.select import probe, worker
 logging.basicConfig(stream=sys.stdout)
 fault, started = os.environ["FAULT"], []
 
@@ -526,7 +526,7 @@ class First(worker.Child):
         return process
 
 worker.Child = First
-background.PATIENCE = 90.0
+worker.PATIENCE = 90.0
 probe.recalled[probe.entry()] = probe.Facts([])
 a = np.random.default_rng(0).integers(-9, 10, (40, 40)).astype(np.float32)
 c = a.copy()

@@ -527,10 +527,10 @@ def test_auto_survives_an_opencl_driver_that_dies_on_loading(tmp_path, fault):
     told = python(
         """
         import logging, numpy as np, gemm
-        from gemm.select import background
+        from gemm.select import worker
         logging.basicConfig()
         a = np.ones((1500, 1500), np.float32)
-        with background.waiting():
+        with worker.waiting():
             assert (gemm.gemm(a, a) == 1500).all()
         """,
         GEMM_CACHE_DIR=tmp_path / "cache", OCL_ICD_VENDORS=tmp_path / "vendors", GEMM_PROBE_TIMEOUT="5",

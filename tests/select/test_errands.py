@@ -12,7 +12,7 @@ import pytest
 
 from gemm.catalog import BY_NAME
 from gemm.core.problem import Candidate, Device
-from gemm.select import background, choice, probe, verification
+from gemm.select import choice, probe, verification, worker
 
 SLOW = """
 import os, time
@@ -52,15 +52,15 @@ import numpy as np
 signal.alarm(100)  # what hangs is a failure
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import gemm
-from gemm.select import background, probe
-gate, background.PATIENCE = os.environ["GATE"], 0.1
+from gemm.select import probe, worker
+gate, worker.PATIENCE = os.environ["GATE"], 0.1
 small, large = np.ones((9, 9), np.float32), np.ones((700, 700), np.float32)
 def reached():
     while not os.path.exists(gate + ".reached"): time.sleep(0.01)
 def opened():
     open(gate, "w").close()
 def searched():
-    while probe.recalled[probe.entry()] is None or background._running: time.sleep(0.01)
+    while probe.recalled[probe.entry()] is None or worker._running: time.sleep(0.01)
 """
 
 
@@ -216,7 +216,7 @@ def test_an_error_of_the_work_is_that_of_who_waits():
 
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="the work's"):
-            background.begin("faulty", "fails", work).wait()
+            worker.begin("faulty", "fails", work).wait()
 
 
 def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
@@ -225,7 +225,7 @@ def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done = []
-    task = background.begin("alone", "works", done.append)
+    task = worker.begin("alone", "works", done.append)
     assert not done
     task.wait()
     assert done == [task]

@@ -18,8 +18,20 @@ from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, Problem, layout_of
 from gemm.select.verify.launches import IN_A_ROW, chain, in_a_row, unable, unlinked
 from gemm.select.verify.regimes import BATCHED, regimes, units_of
-from gemm.select.verify.samples import FAR, brief, ones, types_of, wide
-from gemm.select.verify.single import FULL, QUICK, Mismatch, beyond, check_bits, check_single, has_bits
+from gemm.select.verify.single import (
+    FAR,
+    FULL,
+    QUICK,
+    Mismatch,
+    beyond,
+    brief,
+    check_bits,
+    check_single,
+    has_bits,
+    ones,
+    types_of,
+    wide,
+)
 
 BEYOND = "beyond 2**31 elements"
 """Name of the check of offsets that do not fit into 32 bits."""

@@ -340,7 +340,7 @@ NO_CONTEXT = """
 import ctypes, logging, os, sys
 import numpy as np
 import gemm
-from gemm.select import background, probe
+from gemm.select import probe, worker
 from gemm.core.errors import BackendUnavailable, KernelFailed
 logging.basicConfig(stream=sys.stdout)
 if os.environ["KNOWN"] == "good":  # the probe had found the device when it still could be used
@@ -349,7 +349,7 @@ if os.environ["KNOWN"] == "good":  # the probe had found the device when it stil
     probe.recalled[probe.entry()] = found
 ctypes.CDLL(os.environ["OPENCL_LAYERS"]).fail(b"clCreateContext", 0, int(os.environ["CODE"]))
 a = np.ones((700, 700), np.float32)
-with background.waiting():
+with worker.waiting():
     assert (gemm.gemm(a, a) == 700).all()
 for call in (gemm.gemm, gemm.plan):
     for options in ({"backend": "opencl"}, {"backend": "opencl:0"}, {"kernel": "sgemm_generic_naive"}):
