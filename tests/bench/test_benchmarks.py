@@ -13,6 +13,7 @@ import helpers
 import pytest
 from helpers import machine
 
+from gemm import execute
 from gemm.catalog import KERNELS
 from gemm.core.problem import Problem
 from gemm.select import choice
@@ -341,8 +342,12 @@ def test_the_house_is_measured(monkeypatch):
     house = importlib.import_module("house")
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}
     assert house.circles(graph) == [["a", "b", "c"]]
-    assert house.calls()["repeated"] == (0, 0, 0)
-    assert all(count <= most for count, most in zip(house.calls()["first"], (120, 60, 12), strict=True))
+    helpers.remember(monkeypatch, None)  # the calls of a new shape depend on what a probe has found
+    execute.forget()
+    calls = house.calls()
+    execute.forget()
+    assert calls["repeated"] == (0, 0, 0)
+    assert all(count <= most for count, most in zip(calls["first"], (120, 60, 12), strict=True))
 
 
 def test_regret_is_that_of_what_auto_chose(tmp_path):
