@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
-from contextlib import suppress
 from operator import floordiv
 from typing import Any, ClassVar
 
@@ -14,7 +12,7 @@ import numpy as np
 from gemm.catalog import KERNELS, Kernel
 from gemm.core import threads
 from gemm.core.backend import Backend, Kept, Launch
-from gemm.core.engine import REMEDY, engine, features
+from gemm.core.engine import REMEDY, cpu_name, engine, features
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned, same_stack
 from gemm.core.problem import Device, DeviceView, Operand, Problem
@@ -46,16 +44,6 @@ def _features() -> frozenset[str]:
     return frozenset().union(*able)
 
 
-def _cpu_name() -> str:
-    """Return the name of the CPU's model as the operating system reports it."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:  # the file has an entry for each CPU; use the first
-            name, _, model = line.partition(":")
-            if name.strip() in ("model name", "Hardware", "cpu model") and model.strip():
-                return model.strip()
-    return platform.processor() or platform.machine()
-
-
 class CpuBackend(Backend):
     """Micro-kernels for scalar C, NEON, AVX2 and AVX-512. One cache-blocked, threaded driver calls all of them."""
 
@@ -79,7 +67,7 @@ class CpuBackend(Backend):
             able = _features()
             architecture = self._engine.ffi.string(self._engine.lib.gemm_architecture).decode()
             limits = {"threads": threads.granted(), "cores": threads.cores()}
-            device = Device("cpu", "cpu:0", _cpu_name(), architecture, unified=True, features=able, limits=limits)
+            device = Device("cpu", "cpu:0", cpu_name(), architecture, unified=True, features=able, limits=limits)
             self._devices = (device,)
         return self._devices
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import operator
 import os
+import platform
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -56,6 +57,16 @@ def features() -> frozenset[str]:
     ffi, lib = engine().ffi, engine().lib
     names = takewhile(lambda name: name != ffi.NULL, map(lib.gemm_feature_names.__getitem__, count()))
     return frozenset(ffi.string(name).decode() for bit, name in enumerate(names) if lib.gemm_features() >> bit & 1)
+
+
+def cpu_name() -> str:
+    """The name of the CPU's model as the operating system reports it."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:  # the file has an entry for each CPU; use the first
+            name, _, model = line.partition(":")
+            if name.strip() in ("model name", "Hardware", "cpu model") and model.strip():
+                return model.strip()
+    return platform.processor() or platform.machine()
 
 
 def get_num_threads() -> int:

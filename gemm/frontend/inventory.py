@@ -18,7 +18,7 @@ import numpy as np
 
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, KERNELS, Kernel
-from gemm.core import VERSION, disk_cache
+from gemm.core import VERSION, disk_cache, engine, threads
 from gemm.core.errors import BackendUnavailable, link
 from gemm.core.problem import Device
 from gemm.select import candidates, probe, verification
@@ -144,17 +144,8 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Operating system, architecture, name of the CPU, and the number of hardware threads that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"system": platform.platform(), "architecture": platform.machine(), "cpu": _cpu_name(), "cpus": usable}
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.lower().startswith(("model name", "hardware")))
-    return next(named, platform.processor() or "unknown")
+    system, architecture = platform.platform(), platform.machine()
+    return {"system": system, "architecture": architecture, "cpu": engine.cpu_name(), "cpus": threads.affinity()}
 
 
 def commit() -> str | None:

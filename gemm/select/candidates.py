@@ -119,20 +119,20 @@ class Lineup:
 
     Attributes:
         all: all candidates, in the order of the catalog.
-        able: (index in `all`, candidate) of each candidate that can compute a product of this kind.
+        able: {device: (index in `all`, candidate) of each of its candidates that can compute a product of this kind}.
     """
 
     def __init__(self, all: Iterable[RowOnDevice]) -> None:
         self.all = tuple(all)
-        self.able = tuple((place, each) for place, each in enumerate(self.all) if not each.why_not)
-        self._devices: dict[Device, list[tuple[int, RowOnDevice]]] = {}
-        for place, each in self.able:
-            self._devices.setdefault(each.device, []).append((place, each))
+        self.able: dict[Device, list[tuple[int, RowOnDevice]]] = {}
+        for place, each in enumerate(self.all):
+            if not each.why_not:
+                self.able.setdefault(each.device, []).append((place, each))
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
-        """Return (is the last resort, lower bound in seconds, index in `all`) of each candidate in `able`."""
+        """Return (is the last resort, lower bound in seconds, index in `all`) of each able candidate."""
         flops, moved, found = problem.flops, problem.moved, list[tuple[bool, float, int]]()
-        for rows in self._devices.values():
+        for rows in self.able.values():
             # For operands in host memory, one calibration factor applies to all kernels of the device.
             factor = calibration.factor(rows[0][1].subject, problem) if problem.device == "host" else None
             for place, each in rows:

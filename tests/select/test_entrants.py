@@ -95,7 +95,7 @@ def test_few_are_weighed(monkeypatch):
         candidates.RowOnDevice, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem)
     )
     line = candidates.held(candidates.example(Problem("float32", 1, 1, 1, device=GPU.key)), "auto", None, facts(), GPU)
-    able = [entrant for _, entrant in line.able]
+    able = [entrant for rows in line.able.values() for _, entrant in rows]
     for problem in problems(GPU, KINDS[0]):
         queue = choice._Queue(problem)
         queue.add(line)
