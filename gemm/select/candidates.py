@@ -172,7 +172,7 @@ def lineup(
 
 
 @lru_cache(maxsize=256)
-def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
+def lineup_on(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
     """Return the catalog rows that `backend` and `kernel` admit, on `device`, which holds the operands."""
     rows = admitted(backend, kernel, device.backend)
     return Lineup(RowOnDevice(row, device, example, facts, trusting=kernel is not None) for row in rows)
@@ -229,7 +229,7 @@ def away(example: Problem) -> bool:
     return any(row.backend not in HOST_BACKENDS and not unfit(row, example) for row in KERNELS)
 
 
-verification.forgetful += [lineup.cache_clear, held.cache_clear, admitted.cache_clear]
+verification.forgetful += [lineup.cache_clear, lineup_on.cache_clear, admitted.cache_clear]
 
 
 def types(x: Kernel | Problem) -> str:

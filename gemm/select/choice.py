@@ -14,7 +14,7 @@ from gemm.catalog import HOST_BACKENDS, simplest
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Candidate, Device, Plan, Problem
 from gemm.select import cost, probe, verification, worker
-from gemm.select.candidates import Lineup, RowOnDevice, admitted, away, example, held, lineup, types, unfit
+from gemm.select.candidates import Lineup, RowOnDevice, admitted, away, example, lineup, lineup_on, types, unfit
 
 log = logging.getLogger("gemm")
 
@@ -228,7 +228,7 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
         queue.facts = probe.soon() if backend == "auto" else probe.facts()
         queue.searching = queue.facts is None
-    queue.add(held(kind, backend, kernel, queue.facts, holder))
+    queue.add(lineup_on(kind, backend, kernel, queue.facts, holder))
     return queue
 
 

@@ -302,7 +302,7 @@ def _check(request: Line) -> Iterator[Line]:
 def explore(request: Line) -> Iterator[Line]:
     """Yield a line for each backend, device and kernel, except for those that the request skips."""
     from gemm.select.measure import measure
-    from gemm.select.verify.suite import quick
+    from gemm.select.verify.suite import verify
 
     skip = request["skip"]
     for name in BACKENDS:
@@ -328,7 +328,7 @@ def explore(request: Line) -> Iterator[Line]:
                 yield {"step": "begin", "what": what}
                 record = {"step": "kernel", "kernel": kernel.label, "device": device.key, "ok": False, "error": ""}
                 try:
-                    quick(backend, kernel, device)
+                    verify(backend, kernel, device)
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
                 except Exception as error:  # any exception means that the kernel failed
                     yield {**record, "error": str(error) or repr(error)}

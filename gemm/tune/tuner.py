@@ -29,7 +29,7 @@ from gemm.select import cost, measure, probe, tuning_db
 from gemm.select.tuning_db import HERE, Record, Trial, key_of
 from gemm.select.verify.launches import Product
 from gemm.select.verify.single import Mismatch
-from gemm.select.verify.suite import quick
+from gemm.select.verify.suite import verify
 from gemm.select.worker import Child, Line, serve, timeout
 
 FAST = 1.0
@@ -374,7 +374,7 @@ def _tried(backend: Backend, device: Device, row: Kernel, request: Line) -> Iter
     seconds, ratio = _timed(list(map(sampler, launches)), request["stop"], request["budget"])
     if not request["verified"] and (ratio is None or ratio < BETTER):
         yield {"step": "begin", "what": "verified"}
-        quick(backend, kernel, device)
+        verify(backend, kernel, device)
     yield {"step": "trial", "seconds": seconds, "ratio": ratio}
 
 

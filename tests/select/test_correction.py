@@ -128,7 +128,7 @@ def test_bounds_of_resident_operands_stay_below_corrected_predictions(machine):
     rows = [row.name for row in KERNELS if row.backend == "opencl" and row.dtype == "float32"]
     keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
     kind = Problem("float32", 1, 1, 1, device=GPU.key)
-    line = candidates.held(candidates.example(kind), "auto", None, probe.recalled[probe.entry()], GPU)
+    line = candidates.lineup_on(candidates.example(kind), "auto", None, probe.recalled[probe.entry()], GPU)
     assert line.able
     corrected = 0
     for _ in range(40):

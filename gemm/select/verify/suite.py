@@ -90,7 +90,7 @@ def check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
             raise Mismatch(f"{kernel.label} on {device.name}: {axes} of {place} {BEYOND}: the product is wrong")
 
 
-def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
+def verify(backend: Backend, kernel: Kernel, device: Device) -> None:
     """Run the short list of checks: raise Mismatch or KernelFailed unless `kernel` passes."""
     for _, check in planned(backend, kernel, device, full=False):
         check()
