@@ -104,8 +104,11 @@ class RowOnDevice:
             sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
             if kernel.legal and (broken := kernel.illegal({**sizes, **device.limits})):
                 return broken
-            if not self._trusting and kernel.suits and not kernel.suited(sizes | _circumstances(asked)):
-                return f"chosen only by name but where {kernel.suits}"
+            if not self._trusting and kernel.suits:
+                a, b, out = tuple(asked.layout)
+                names = {"alpha": asked.alpha, "beta": asked.beta, "a": a, "b": b, "out": out, "fused": asked.fused}
+                if not kernel.suited({**sizes, **names, "limited": engine.limited()}):
+                    return f"chosen only by name but where {kernel.suits}"
         if not self._trusting and not choice.here and (why := verification.unverified(kernel, device, self._facts)):
             return why
         if row.space and (kernel.chosen or not self._trusting):
@@ -271,10 +274,3 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
     if not missing:
         return ""
     return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
-
-
-def _circumstances(problem: Problem) -> dict[str, object]:
-    """Return the names that `Kernel.suits` may use in addition to the problem's sizes."""
-    a, b, out = tuple(problem.layout)
-    return {"alpha": problem.alpha, "beta": problem.beta, "a": a, "b": b, "out": out, "fused": problem.fused,
-            "limited": engine.limited()}  # fmt: skip
