@@ -48,7 +48,7 @@ class RowOnDevice:
         self.row, self.device, self.last_resort = row, device, row.dtype == "*"
         self.lead = LEAD if row.third_party else 1.0
         self._facts, self._trusting = facts, trusting
-        self._unfuses = example.fused and not row.fuses
+        self._second_pass = example.fused and not row.fuses  # a second pass applies bias and activation
         named = trusting or row.chosen_on(device.kind, device.features)
         self.why_not = why_not or (
             unfit(row, example)
@@ -58,8 +58,7 @@ class RowOnDevice:
             or ("" if trusting or not row.third_party else verification.unverified(row, device, facts))
         )
         self.subject = calibration.subject(row, device, example)
-        # By label: of the row and its variants, as the probe measured them.
-        self._rates: dict[str, Rates | None] = {}
+        self._rates: dict[str, Rates | None] = {}  # {label of the row or of a variant: its rates}
         if not self.why_not:
             if facts:
                 # If the GPU model predicts the times, only the rates of the link between host and device are used.
@@ -75,7 +74,7 @@ class RowOnDevice:
         row, device, why_not = self.row, self.device, self.why_not
         if why_not:
             return Candidate(row, device, why_not=why_not)
-        problem = asked.unfused if self._unfuses else asked
+        problem = asked.unfused if self._second_pass else asked
         choices = tuning_db.choices(row, device, problem) if row.space else (tuning_db.Choice(row, ""),)
         for choice in choices:
             kernel = choice.kernel
