@@ -39,8 +39,7 @@ from peers.shapes import DTYPES, dtype_of
 
 from gemm.catalog import KERNELS
 from gemm.cli.arguments import positive
-from gemm.core.plan import Candidate
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Candidate, Device, Problem
 from gemm.select import candidates, cost, probe
 
 

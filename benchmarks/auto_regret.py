@@ -349,7 +349,7 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Draw problems, time them, print and write the results."""
     options = arguments().parse_args()
-    probe.facts(run=True)  # the probe's results must be known, as they are after a process's first large product
+    probe.facts()  # the probe's results must be known, as they are after a process's first large product
     watch = Watch()
     homes = {device.key: (backend, device) for device in devices() if (backend := own_memory(device))}
     problems = draw(options.problems, options.seed, list(homes), options.work, options.memory)

@@ -81,7 +81,7 @@ from gemm.bench.contest import Watch
 from gemm.cli.arguments import listed, positive, save_json
 from gemm.core.problem import PRECISIONS
 from gemm.core.threads import granted
-from gemm.frontend import report
+from gemm.frontend import inventory
 
 LOOSE = 4.0
 """The largest allowed error of a peer, in units of our error bound. Peers do not promise our bound."""
@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     (device,) = registry.backend("cpu").devices()
     rounds, sample = (3, 2e-4) if args.quick else (args.rounds, args.sample / 1e3)
-    head, watch = report.head(), Watch()
+    head, watch = inventory.head(), Watch()
     found, absent = load(args.peers, dict(args.library))
     contest = Contest(found, rounds, sample, args.quick, args.precision)
     print(f"{device.name}, commit {head['commit']}, {contest.rounds} rounds")
@@ -154,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     def document(rows: list[Row]) -> Row:
         spreads = [row["spreads"][row["best_peer"]] for row in rows if row["best_peer"]]
         return {
-            "schema": "gemm-cpu-peers/2", **head, "device": report.device_facts(device), "rounds": rounds,
+            "schema": "gemm-cpu-peers/2", **head, "device": inventory.device_facts(device), "rounds": rounds,
             "sample_s": sample, "peers": {peer.name: peer.about for peer in (*contest.ours, *found)}, "absent": absent,
             "unable": contest.unable, **contest.roofs(), "results": rows, "means": families.summary(rows),
             "quiet": watch.facts(spreads, cpu_seconds()),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gemm.backends import registry
 from gemm.frontend.inventory import kernels
-from gemm.select.verify.suite import quick
+from gemm.select.verify.suite import verify
 
 TOOLS = {"memcheck": [], "racecheck": [], "initcheck": ["--check-api-memory-access", "no"], "synccheck": []}
 """The options of each tool. initcheck does not see stores by TMA, so it must not check copies of results. The checks of
@@ -37,7 +37,7 @@ def watched(name: str) -> None:
     """Run the checks of one kernel, under the tool that started this process."""
     backend = registry.backend("cuda")
     row = next(kernel.row for kernel in kernels() if kernel.name == name)
-    quick(backend, row, backend.devices()[0])
+    verify(backend, row, backend.devices()[0])
 
 
 def sanitized(tool: str, name: str) -> str:

@@ -117,9 +117,9 @@ def main() -> int:
         print(json.dumps(measure(options.one, options.size, options.pause)))
         return 0
     from gemm.cli.arguments import save_json
-    from gemm.frontend import report
+    from gemm.frontend import inventory
 
-    document = {"schema": "gemm-first-product/1", **report.head(), "size": options.size, "results": []}
+    document = {"schema": "gemm-first-product/1", **inventory.head(), "size": options.size, "results": []}
     for what in OPERANDS:
         if not re.search(options.only, what):
             continue

@@ -52,8 +52,7 @@ from gemm.bench.peers import looped
 from gemm.bench.verdicts import spread
 from gemm.catalog import HOST_BACKENDS
 from gemm.cli.arguments import listed, positive
-from gemm.core.plan import Split
-from gemm.core.problem import Problem
+from gemm.core.problem import Problem, Split
 from gemm.select import choice, probe
 
 SIZES = (768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
@@ -159,7 +158,7 @@ def main() -> int:
     """Time the products, print and write the results."""
     end, options = time.monotonic(), arguments().parse_args()
     end += options.limit
-    probe.facts(run=True)  # the probe's results must be known, as they are after a process's first large product
+    probe.facts()  # the probe's results must be known, as they are after a process's first large product
     watch, results, left_out, keys = Watch(), [], [], set()
     products = [Product(positive(n), dtype, options) for n in options.sizes for dtype in options.dtypes]
     if all(product.why_not for product in products):

@@ -13,7 +13,7 @@ from gemm.backends import registry
 from gemm.cli.arguments import listed, positive, save_json, writable
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device
-from gemm.frontend import report
+from gemm.frontend import inventory
 
 
 def parser(description: str | None, *, rounds: int = 0, sample: float = 0.0) -> argparse.ArgumentParser:
@@ -43,15 +43,15 @@ def device_of(key: str, backend: str) -> Device:
 def document(schema: str, **facts: Any) -> dict[str, Any]:
     """A document with date, command, commit, versions, machine and `facts`. Devices in `facts` become JSON objects."""
     if "device" in facts:
-        facts["device"] = report.device_facts(facts["device"])
+        facts["device"] = inventory.device_facts(facts["device"])
     if "devices" in facts:
-        facts["devices"] = list(map(report.device_facts, facts["devices"]))
-    return {"schema": schema, **report.head(), **facts}
+        facts["devices"] = list(map(inventory.device_facts, facts["devices"]))
+    return {"schema": schema, **inventory.head(), **facts}
 
 
 def analysis(format: str, **facts: Any) -> dict[str, Any]:
     """A document of an analysis of compiled code, which needs no device: with date, commit and `facts`."""
-    return {"format": format, "date": date.today().isoformat(), "commit": report.commit() or "unknown", **facts}
+    return {"format": format, "date": date.today().isoformat(), "commit": inventory.commit() or "unknown", **facts}
 
 
 def save(file: Path | None, found: Mapping[str, Any]) -> None:

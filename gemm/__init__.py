@@ -20,7 +20,7 @@ from gemm.extras.prepack import Prepared, prepare
 from gemm.extras.zero_copy import copied, empty
 from gemm.frontend import interop
 from gemm.frontend.api import GemmPlan, explain, gemm, matmul, plan
-from gemm.frontend.inventory import backends, get_include, get_library, kernels
+from gemm.frontend.inventory import backends, get_include, get_library, kernels, show_config
 from gemm.numpy_api import namespace
 from gemm.numpy_api.array import Array, array
 from gemm.numpy_api.einsum import einsum
@@ -74,13 +74,6 @@ interop.KINDS += [
     interop.Kind("gemm.extras.prepack", "Prepared", interop.read_any, lambda: prepack, only_b=True),
     interop.Kind("dask.array", "Array", interop.read_any, _dask),
 ]
-
-
-def show_config() -> None:
-    """Print versions, devices, kernels and caches of this installation, for bug reports."""
-    from gemm.frontend.report import config
-
-    print(config())
 
 
 def __dir__() -> list[str]:

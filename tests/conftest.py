@@ -50,7 +50,7 @@ from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.core import disk_cache
 from gemm.core.problem import EXTRA, NARROW
 from gemm.extras.batching import Batch
-from gemm.select import background, candidates, probe, verification
+from gemm.select import candidates, probe, verification, worker
 from gemm.select.candidates import unavailable
 
 if importlib.util.find_spec("ml_dtypes"):
@@ -465,11 +465,11 @@ def settled(monkeypatch):
     """
     monkeypatch.setattr(candidates, "LEAD", math.inf)
     verification.forget_choices()
-    probe.facts(run=True)
-    for errand in list(background._running.values()):
+    probe.facts()
+    for errand in list(worker._running.values()):
         with suppress(Exception):
             errand.wait()
-    with background.waiting():
+    with worker.waiting():
         yield
 
 

@@ -14,7 +14,7 @@ from helpers import ROOT, python
 
 import gemm
 from gemm.catalog import KERNELS
-from gemm.frontend import report
+from gemm.frontend import inventory
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -64,7 +64,7 @@ def test_readme_has_one_command_for_each_purpose():
 
 def test_settings_name_every_environment_variable():
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in report.VARIABLES)
+    assert all(f"`{name}`" in page for name in inventory.VARIABLES)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md")], ids=lambda page: page.name)

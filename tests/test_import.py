@@ -12,8 +12,8 @@ STANDARD = {"atexit", "copy", "dataclasses", "encodings", "hashlib", "heapq", "j
             "traceback"}  # fmt: skip
 OTHERS = {"_cffi_backend", "numpy", "threadpoolctl"}
 LATER = ("gemm.backends.opencl.backend", "gemm.backends.cuda.backend", "gemm.backends.numpy", "gemm.cli",
-         "gemm.compare", "gemm.select.worker", "gemm.execute.split",
-         "gemm.tune.worker", "gemm.tune.tuner", "gemm.frontend.report", "gemm.bench", "gemm.select.verify")  # fmt: skip
+         "gemm.compare", "gemm.execute.split",
+         "gemm.tune", "gemm.bench", "gemm.select.verify")  # fmt: skip
 # What finds an editable install brings pathlib and importlib along; the package has them from a wheel, too.
 CODE = """
 import sys, numpy, importlib.util, pathlib, threading
@@ -57,13 +57,7 @@ def test_no_thread_starts(brought):
 @pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
 def test_the_first_small_product_loads_nothing_for_children_or_drivers():
     loaded = set(json.loads(python(FIRST).replace("'", '"')))
-    late = {
-        "subprocess",
-        "queue",
-        "gemm.select.worker",
-        "gemm.backends.cuda.backend",
-        "pyopencl",
-    }
+    late = {"subprocess", "queue", "gemm.backends.cuda.backend", "pyopencl"}
     assert "gemm.backends.cpu" in loaded
     assert not loaded & late
 

@@ -18,10 +18,10 @@ LAYERS = (
     {"bench", "tune"}, {"compare"}, {"cli"},
 )  # fmt: skip
 """The folders of gemm, the lowest first; one imports itself and what is below it, a lazy import included."""
-PURE = {"core": (), "core.errors": (), "core.problem": (), "core.numpy_original": (),
-        "core.operands": ("core.problem",), "core.plan": ("catalog", "core.problem")}  # fmt: skip
+PURE = {"core": (), "core.errors": (), "core.problem": ("catalog",), "core.numpy_original": (),
+        "core.operands": ("core.problem",)}  # fmt: skip
 """{module of data and arithmetic: what it may import}."""
-ABOVE = ("bench", "cli", "compare", "dask", "frontend.report", "tune")
+ABOVE = ("bench", "cli", "compare", "dask", "tune")
 """Imported by each other, and by the public face within functions."""
 NAMING = (*ABOVE, "__main__", "backends", "catalog", "core.errors")
 """Which may name a backend: core.errors has links to their pages."""

@@ -90,7 +90,7 @@ def test_thousands_of_other_calls_leave_little():
 
     All of it is full before anything is counted. The search for devices has ended: its end empties it.
     """
-    probe.facts(run=True)
+    probe.facts()
     for _ in range(6000):
         calls()
     assert execute.launcher.cache_info().currsize == execute.launcher.cache_info().maxsize

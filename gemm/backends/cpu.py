@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
-from contextlib import suppress
 from operator import floordiv
 from typing import Any, ClassVar
 
@@ -14,10 +12,10 @@ import numpy as np
 from gemm.catalog import KERNELS, Kernel
 from gemm.core import threads
 from gemm.core.backend import Backend, Kept, Launch
-from gemm.core.engine import REMEDY, engine, features
+from gemm.core.engine import REMEDY, cpu_name, engine, features
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.operands import aligned
-from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
+from gemm.core.operands import aligned, same_stack
+from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 
 def _features() -> frozenset[str]:
@@ -46,16 +44,6 @@ def _features() -> frozenset[str]:
     return frozenset().union(*able)
 
 
-def _cpu_name() -> str:
-    """Return the name of the CPU's model as the operating system reports it."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:  # the file has an entry for each CPU; use the first
-            name, _, model = line.partition(":")
-            if name.strip() in ("model name", "Hardware", "cpu model") and model.strip():
-                return model.strip()
-    return platform.processor() or platform.machine()
-
-
 class CpuBackend(Backend):
     """Micro-kernels for scalar C, NEON, AVX2 and AVX-512. One cache-blocked, threaded driver calls all of them."""
 
@@ -63,6 +51,10 @@ class CpuBackend(Backend):
 
     def __init__(self) -> None:
         self._devices: tuple[Device, ...] | None = None
+
+    @threads.once
+    def _engine(self) -> Any:
+        return engine()
 
     def devices(self) -> tuple[Device, ...]:
         """Return the one device, cpu:0.
@@ -73,15 +65,15 @@ class CpuBackend(Backend):
         """
         if self._devices is None:
             able = _features()
-            architecture = engine().ffi.string(engine().lib.gemm_architecture).decode()
+            architecture = self._engine.ffi.string(self._engine.lib.gemm_architecture).decode()
             limits = {"threads": threads.granted(), "cores": threads.cores()}
-            device = Device("cpu", "cpu:0", _cpu_name(), architecture, unified=True, features=able, limits=limits)
+            device = Device("cpu", "cpu:0", cpu_name(), architecture, unified=True, features=able, limits=limits)
             self._devices = (device,)
         return self._devices
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         """Return a launch of `kernel` for products with the m, n and k of `problem`."""
-        loaded = engine()
+        loaded = self._engine
         if missing := set(kernel.needs) - device.features:  # such a kernel would execute an illegal instruction
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
         if not hasattr(loaded.lib, kernel.name):
@@ -97,7 +89,7 @@ class CpuBackend(Backend):
         The strides of `b` must be multiples of its element size.
         """
         assert isinstance(b, np.ndarray)
-        loaded = engine()
+        loaded = self._engine
         ffi, lib = loaded.ffi, loaded.lib
         (k, n), size = b.shape, b.itemsize
         plan = ffi.new("gemm_plan *", {

@@ -18,7 +18,7 @@ from gemm.bench.verdicts import Row
 from gemm.catalog import BACKENDS, HOST_BACKENDS
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device, Problem
-from gemm.frontend.report import device_facts, head
+from gemm.frontend.inventory import device_facts, head
 from gemm.select import choice, probe
 
 SCHEMA = "gemm-compare/1"

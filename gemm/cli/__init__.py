@@ -22,7 +22,7 @@ from gemm.cli import bench, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
 from gemm.core import VERSION
 from gemm.core.errors import BackendUnavailable
-from gemm.select import background
+from gemm.select import worker
 
 COMMANDS = {"info": info, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
 REPLACED = {"doctor": "info --check"}
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(words)
         if not (args.command == "info" and args.check):  # --check itself reports wrong variables, in more detail
             check_environment()
-        with background.waiting():  # commands wait until background tasks, such as verifications, have finished
+        with worker.waiting():  # commands wait until background tasks, such as verifications, have finished
             status: int = args.run(args)
         sys.stdout.flush()
         return status

@@ -116,9 +116,9 @@ def check_environment() -> None:
 
 def look_for_devices() -> None:
     """Start the probe unless its results are known, and print a message first, because the probe takes a while."""
-    if probe.facts(run=False) is None:
+    if probe.recalled[probe.entry()] is None:
         print("Looking for devices and checking their kernels, once for these drivers ...", file=sys.stderr)
-        probe.facts(run=True)
+        probe.facts()
 
 
 def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:

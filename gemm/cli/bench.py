@@ -57,7 +57,7 @@ from gemm.cli.arguments import (
 )
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
-from gemm.frontend import report
+from gemm.frontend import inventory
 
 HELP = "time products on every backend, CPU against GPU"
 EXAMPLES = """examples:
@@ -136,9 +136,9 @@ def run(args: argparse.Namespace) -> int:
     _conclude(peaks)
     if args.json:
         save_json(args.json, {
-            "schema": "gemm-bench/1", **report.head(), "dtype": args.dtype, "reproducible": args.reproducible,
+            "schema": "gemm-bench/1", **inventory.head(), "dtype": args.dtype, "reproducible": args.reproducible,
             "iterations": args.iterations, "warmup": args.warmup, "method": METHOD,
-            "devices": list(map(report.device_facts, devices)),
+            "devices": list(map(inventory.device_facts, devices)),
             "peaks": {key: asdict(known) for key, known in peaks.items()}, "results": results, "ratios": ratios,
         })  # fmt: skip
     if args.csv:

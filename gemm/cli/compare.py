@@ -17,7 +17,7 @@ from gemm.bench.products import FAMILIES, cases
 from gemm.bench.sweep import COLUMNS
 from gemm.cli.arguments import Mistake, listed, look_for_devices, save_csv, save_json, save_text, select, writable
 from gemm.core.problem import Device
-from gemm.frontend.report import device_facts, machine
+from gemm.frontend.inventory import device_facts, machine
 
 COMPARISON_OPTIONS = ("quick", "families", "peers", "html", "plots")
 """Options that only a comparison takes."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from gemm.cli.arguments import Mistake, save_json, writable
 from gemm.cli.checks import Finding, drivers, installation
-from gemm.frontend import inventory, report
+from gemm.frontend import inventory
 
 HELP = "show devices, kernels, caches and versions, what is missing and how to get it; --check: find faults"
 EXAMPLES = """examples:
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
             return 1
         return 0
     if args.json is None:
-        for section in report.sections():
+        for section in inventory.sections():
             print(section, flush=True)  # a driver may crash in a later section; this one is then already visible
     else:
-        _give(args.json, report.facts())
+        _give(args.json, inventory.facts())
     return 0
 
 

@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _calibrate(devices: list[Device], budget: float) -> None:
     """Calibrate the cost model, and print the ratios of measured to predicted times."""
-    probe.facts(run=True)
+    probe.facts()
     start = time.monotonic()
     found = []
     with text.Progress(len(calibrate.TYPES) * len(calibrate.SHAPES) * len(devices)) as bar:
@@ -187,7 +187,7 @@ def _tune(args: argparse.Namespace, devices: list[Device], *, fast: bool) -> int
     until = start + args.time_budget
     total, passed, tried, worked = max(1, sum(each.size() for each in classes)), 0, 0, False
     failures: list[str] = []
-    with Child("gemm.tune.worker") as child:
+    with Child("gemm.tune.tuner") as child:
         for each in classes:
             if time.monotonic() >= until:
                 break

@@ -14,7 +14,7 @@ from gemm.catalog import KERNELS, Kernel
 from gemm.cli.arguments import add_selection, check_kernels, positive, save_json, select, writable
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
-from gemm.frontend import report
+from gemm.frontend import inventory
 from gemm.select import candidates
 from gemm.select.verify import suite
 from gemm.select.verify.single import ORDERED, Mismatch, has_bits, ordered_hash
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"FAILED: the reproducible results differ for {', '.join(differing)}")
     if args.json:
         save_json(args.json, {
-            "schema": "gemm-verify/1", **report.head(), "devices": list(map(report.device_facts, devices)),
+            "schema": "gemm-verify/1", **inventory.head(), "devices": list(map(inventory.device_facts, devices)),
             "outcomes": [asdict(outcome) for outcome in outcomes], "skipped": skipped,
         })  # fmt: skip
     if not outcomes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import operator
 import os
+import platform
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,8 +23,8 @@ from gemm.core.errors import BackendUnavailable
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
 limiting: list[Callable[[], None]] = []
-"""Functions that `set_num_threads` calls after it has set a limit where there was none, or has removed the limit."""
-_count_set = False
+"""Functions that `set_num_threads` calls after `limited` has changed."""
+_limit_set = False
 
 _left = threading.local()
 """`_left.count` is the number of CPUs that the products of this thread leave to other work."""
@@ -58,6 +59,16 @@ def features() -> frozenset[str]:
     return frozenset(ffi.string(name).decode() for bit, name in enumerate(names) if lib.gemm_features() >> bit & 1)
 
 
+def cpu_name() -> str:
+    """The name of the CPU's model as the operating system reports it."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:  # the file has an entry for each CPU; use the first
+            name, _, model = line.partition(":")
+            if name.strip() in ("model name", "Hardware", "cpu model") and model.strip():
+                return model.strip()
+    return platform.processor() or platform.machine()
+
+
 def get_num_threads() -> int:
     """The most threads, including the calling thread, that a CPU product of this thread may use now.
 
@@ -86,17 +97,18 @@ def set_num_threads(count: int | None) -> None:
             raise TypeError(f"count must be a positive integer or None, not {count!r}") from None
         if count < 1:
             raise ValueError(f"count must be a positive integer or None, not {count}")
-    global _count_set
+    global _limit_set
     engine().lib.gemm_set_num_threads(min(count or 0, threads.MOST))
-    if _count_set != (count is not None):
-        _count_set = count is not None
+    limit_set = count not in (None, threads.cores())
+    if _limit_set != limit_set:
+        _limit_set = limit_set
         for notify in limiting:
             notify()
 
 
 def limited() -> bool:
-    """Whether the user limits gemm's threads. Other libraries do not know this limit."""
-    return _count_set or bool(os.environ.get("GEMM_NUM_THREADS"))
+    """Whether the user sets a number of threads other than all cores. Other libraries do not know this limit."""
+    return _limit_set or bool(os.environ.get("GEMM_NUM_THREADS"))
 
 
 @contextmanager

@@ -5,7 +5,6 @@ device.
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -13,14 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.core.problem import EXTRA, DeviceView, Operand
-
-PAGE = 4096  # bytes; drivers and caches require no larger alignment
-LINE = 64  # bytes of a cache line
-WRAPPED_FROM = 1 << 18
-"""Size in bytes from which a device uses a user's array in place, wrapped in a buffer. Smaller arrays are copied,
-because copying then takes less time than wrapping.
-"""
+from gemm.core.problem import EXTRA, PAGE, DeviceView, Operand
 
 Range = tuple[int, int]
 """(start, stop) along an axis."""
@@ -113,20 +105,6 @@ def distinct(x: Operand) -> bool:
     return True
 
 
-def kernel_ready(array: Operand, dtype: np.dtype[Any]) -> Operand:
-    """`array` as an aligned array of `dtype` in native byte order, whose strides are multiples of the element size.
-
-    Returns `array` itself if it already has these properties, or if it is on a device.
-    """
-    if isinstance(array, DeviceView):
-        return array
-    if array.dtype != dtype or not array.dtype.isnative or not array.flags.aligned:
-        array = array.astype(dtype)
-    elif math.gcd(dtype.itemsize, *array.strides) != dtype.itemsize:
-        array = array.copy()
-    return array
-
-
 def transposed(x: Operand) -> Operand:
     """`x` with its last two axes exchanged, as a view."""
     return x.mT if isinstance(x, DeviceView) else x.swapaxes(-1, -2)
@@ -144,36 +122,27 @@ def broadcast(x: Operand, shape: Sequence[int]) -> Operand:
     return x.broadcast_to(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
 
 
-def layout(x: Operand) -> str:
-    """The layout: "N" for unit stride within a row, "T" for unit stride within a column, "S" for neither."""
-    rows, columns = x.shape[-2:]
-    row_step, column_step = x.strides[-2:]
-    if column_step == x.dtype.itemsize or columns == 1:
-        return "N"
-    return "T" if row_step == x.dtype.itemsize or rows == 1 else "S"
+def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+    """Merge adjacent batch axes if the strides of every operand allow it. Loops over the batch then have fewer levels.
 
+    Args:
+        shape: the batch shape.
+        strides: one sequence of batch strides per operand, all in the same unit.
 
-def place(x: Operand | None) -> str:
-    """The entry of Problem.places for `x`.
-
-    Arrays that are not from `gemm.empty` have the entry "" if they are smaller than WRAPPED_FROM, if their size is not
-    a multiple of LINE, or if they are C-contiguous neither as they are nor with their last two axes exchanged.
+    Returns:
+        [(length, (stride of operand 0, stride of operand 1, ...)), ...], outermost first. Axes of length 1 are dropped.
+        An empty list means a single product.
     """
-    if not isinstance(x, np.ndarray):
-        return ""
-    base = x.base
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if key := getattr(base, "device_key", ""):
-        return str(key)
-    if (
-        x.nbytes < WRAPPED_FROM
-        or x.nbytes % LINE
-        or not (x.flags.c_contiguous or x.swapaxes(-1, -2).flags.c_contiguous)
-    ):
-        return ""
-    address = x.__array_interface__["data"][0]
-    return next((str(step) for step in (PAGE, LINE) if address % step == 0), "")
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        step = tuple(s[axis] for s in strides)
+        if axes and all(o == s * length for o, s in zip(axes[-1][1], step, strict=True)):
+            axes[-1] = (axes[-1][0] * length, step)
+        else:
+            axes.append((length, step))
+    return axes
 
 
 def nothing_of(x: DeviceView, *shape: int) -> DeviceView:

@@ -1,4 +1,6 @@
-"""Descriptions of a product (`Problem`), of a device (`Device`) and of device operands (`DeviceView`)."""
+"""The data types of a call: the product (`Problem`), devices and device operands, the measured rates of kernels,
+candidates with predicted times, and the plan that was chosen.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from gemm.catalog import SPREADING, Kernel
 
 PRECISIONS = ("highest", "high", "medium")
 """The precisions that `gemm` can be asked for, strictest first."""
@@ -22,6 +26,25 @@ EXTRA = ("bfloat16", *FP8)
 """Types that ml_dtypes adds to NumPy; PyTorch has them under the same names."""
 NARROW = ("float16", "bfloat16")
 """Types that are summed in float32, and whose epilogue is in float32."""
+
+PAGE = 4096  # bytes; drivers and caches require no larger alignment
+LINE = 64  # bytes of a cache line
+WRAPPED_FROM = 1 << 18
+"""Size in bytes from which a device uses a user's array in place, wrapped in a buffer. Smaller arrays are copied,
+because copying then takes less time than wrapping.
+"""
+
+HYBRID = "hybrid"
+"""The backend name for the CPU and the fastest other device together; see gemm.execute.split."""
+ALL = {f"{name}:all": name for name in SPREADING}
+"""{"cuda:all": "cuda"}: the backend names that select all devices of one backend; see gemm.execute.split."""
+SPLIT = frozenset((HYBRID, *ALL))
+"""The backend names that select several devices."""
+Part = tuple[tuple[str, int, int], ...]
+"""A part of a product: (axis, start, stop) for each split axis. The axis is a field of Problem: "m", "n" or "batch"."""
+
+CALL = 2e-6
+"""Seconds of a call that only enters native code."""
 
 
 @dataclass(frozen=True)
@@ -116,29 +139,6 @@ class DeviceView:
 
 Operand = np.ndarray | DeviceView
 """What backends receive: a host ndarray or a view of device memory, of shape (*batch, rows, columns)."""
-
-
-def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Merge adjacent batch axes if the strides of every operand allow it. Loops over the batch then have fewer levels.
-
-    Args:
-        shape: the batch shape.
-        strides: one sequence of batch strides per operand, all in the same unit.
-
-    Returns:
-        [(length, (stride of operand 0, stride of operand 1, ...)), ...], outermost first. Axes of length 1 are dropped.
-        An empty list means a single product.
-    """
-    axes: list[tuple[int, tuple[int, ...]]] = []
-    for axis, length in enumerate(shape):
-        if length == 1:
-            continue
-        step = tuple(s[axis] for s in strides)
-        if axes and all(o == s * length for o, s in zip(axes[-1][1], step, strict=True)):
-            axes[-1] = (axes[-1][0] * length, step)
-        else:
-            axes.append((length, step))
-    return axes
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,38 @@ class Problem:
         return sum(read), written
 
 
+def layout_of(x: Operand) -> str:
+    """The layout: "N" for unit stride within a row, "T" for unit stride within a column, "S" for neither."""
+    rows, columns = x.shape[-2:]
+    row_step, column_step = x.strides[-2:]
+    if column_step == x.dtype.itemsize or columns == 1:
+        return "N"
+    return "T" if row_step == x.dtype.itemsize or rows == 1 else "S"
+
+
+def place_of(x: Operand | None) -> str:
+    """The entry of Problem.places for `x`.
+
+    Arrays that are not from `gemm.empty` have the entry "" if they are smaller than WRAPPED_FROM, if their size is not
+    a multiple of LINE, or if they are C-contiguous neither as they are nor with their last two axes exchanged.
+    """
+    if not isinstance(x, np.ndarray):
+        return ""
+    base = x.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if key := getattr(base, "device_key", ""):
+        return str(key)
+    if (
+        x.nbytes < WRAPPED_FROM
+        or x.nbytes % LINE
+        or not (x.flags.c_contiguous or x.swapaxes(-1, -2).flags.c_contiguous)
+    ):
+        return ""
+    address = x.__array_interface__["data"][0]
+    return next((str(step) for step in (PAGE, LINE) if address % step == 0), "")
+
+
 @lru_cache(maxsize=4096)
 def octave(size: int) -> int:
     """The rounded logarithm to base 2 of a size."""
@@ -261,3 +293,108 @@ def _itemsizes(dtype: str, inputs: tuple[str, ...]) -> tuple[int, int, int]:
     """Bytes per element of a, b and the result."""
     a, b = inputs or (dtype, dtype)
     return np.dtype(a).itemsize, np.dtype(b).itemsize, np.dtype(dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of a kernel on a device, from which the cost model predicts times.
+
+    The probe (gemm.select.measure) measures them.
+
+    Attributes:
+        launch: seconds of a product of negligible size, with operands in the device's memory.
+        flops: additions and multiplications per second in a large product.
+        upload, download: bytes per second from host to device for large operands, and from device to host for large
+            results; 0 if nothing is transferred.
+        staged: additional seconds of a small product whose operands have another layout than the kernel needs and are
+            packed first.
+        wrapped: the alignment in bytes from which host memory is used in place; 0: host memory is always copied.
+        start: seconds that transfers add to a product whatever their size.
+        overlaps: transfers overlap with a product whose operands and result have together at least this many bytes; 0:
+            they never overlap.
+        memory: bytes per second at which the kernel reads an operand from memory once; 0: unknown. Kernels that compute
+            in host memory have the rate of host memory. GPU kernels that stream an operand have their measured rate of
+            the GPU's memory. Other GPU kernels have the highest rate of the streaming kernels on the device.
+        basis: "measured" by the probe, or "guessed" from the catalog.
+    """
+
+    launch: float
+    flops: float
+    upload: float = 0.0
+    download: float = 0.0
+    staged: float = 0.0
+    wrapped: int = 0
+    start: float = 0.0
+    overlaps: int = 0
+    memory: float = 0.0
+    basis: str = "measured"
+
+
+class Candidate(NamedTuple):
+    """A kernel on a device, with its predicted time for one problem.
+
+    Attributes:
+        seconds: predicted time of the call, transfers included; None if the kernel cannot run.
+        launch, transfer, compute: the terms of `seconds`. `transfer` is the time that transfers add to the other two.
+        basis: "measured" on this machine by the probe or the tuner; "modelled" from the properties of a GPU and the
+            catalog's data about the kernel; or "guessed" from the catalog.
+        origin: the source of the values of the kernel's tunable parameters.
+        why_not: why the kernel cannot run, or "".
+        factor: the calibration factor of the model's prediction; already included in `seconds`.
+    """
+
+    kernel: Kernel
+    device: Device
+    seconds: float | None = None
+    launch: float = 0.0
+    transfer: float = 0.0
+    compute: float = 0.0
+    basis: str = ""
+    why_not: str = ""
+    origin: str = ""
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kernel and device chosen for a problem, with the predicted seconds and the reason.
+
+    Attributes:
+        factor: the calibration factor of the model's prediction; already included in `seconds`.
+        rival: for host operands, predicted seconds of the fastest candidate on another device; infinite if there is
+            none.
+        meanwhile: True: the plan is used only until devices have been found or a kernel has been verified. The next
+            product therefore asks dispatch again.
+    """
+
+    problem: Problem
+    kernel: Kernel
+    device: Device
+    seconds: float
+    reason: str
+    factor: float = 1.0
+    rival: float = math.inf
+    meanwhile: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.problem, self.kernel.name))  # hashing all fields would take longer, and these two are enough
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Plan):
+    """A product split into parts that several devices compute at the same time; see gemm.execute.split.
+
+    A Split is chosen anew for each product, because a device may have failed. `kernel` and `device` are those of the
+    first part. `seconds` is the time until the last part is complete.
+
+    Attributes:
+        backend: the requested name, one of SPLIT.
+        named: the requested kernel, or None.
+        sides: the plan of each part.
+        cuts: the parts, in the order of `sides`.
+    """
+
+    backend: str
+    sides: tuple[Plan, ...]
+    cuts: tuple[Part, ...]
+    named: str | None = None

@@ -24,7 +24,7 @@ from gemm.core import operands
 from gemm.core.problem import NARROW
 from gemm.dask import tasks
 from gemm.dask.chunks import Cut, fuses, most_cells, rechunked
-from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand, blockwise, chain, contract, stacked
+from gemm.dask.tasks import COLUMN, DEPTH, ROW, Operand, blockwise, chain, contract, stacked
 from gemm.frontend.arguments import Call, Given, Options, Scalar, common_dtype, named, normalise, transposes
 from gemm.numpy_api.tensordot import check, paired
 from gemm.select import candidates

@@ -18,7 +18,7 @@ from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 
 from gemm.core.problem import NARROW
-from gemm.dask.graph import COLUMN, DEPTH, ROW, Operand
+from gemm.dask.tasks import COLUMN, DEPTH, ROW, Operand
 
 TILE = 384
 """Long sides of blocks are multiples of this, so float32 and float64 kernels have no partial tiles at block edges."""

@@ -13,8 +13,7 @@ from gemm.backends import registry
 from gemm.core.backend import Converting, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.plan import SPLIT, Plan, Split
-from gemm.core.problem import Device, DeviceView, Problem
+from gemm.core.problem import SPLIT, Device, DeviceView, Plan, Problem, Split
 from gemm.select import calibration, choice, tuning_db, verification
 
 
@@ -45,13 +44,14 @@ def launcher(plan: Plan) -> Launch:
         from gemm.execute.split import SplitLaunch  # imported here because few products need it
 
         return SplitLaunch(plan, run)
-    problem = plan.problem if plan.kernel.fuses else plan.problem.unfused
+    finishing = plan.problem.fused and not plan.kernel.fuses
+    problem = plan.problem.unfused if finishing else plan.problem
     backend = registry.backend(plan.kernel.backend)
     if problem.inputs == plan.kernel.inputs:
         launch = backend.launcher(plan.kernel, plan.device, problem)
     else:
         launch = Converting(backend.launcher(plan.kernel, plan.device, replace(problem, inputs=())), problem.dtype)
-    return launch if problem == plan.problem else Finishing(launch, plan.problem)
+    return Finishing(launch, plan.problem) if finishing else launch
 
 
 def forget() -> None:

@@ -27,8 +27,7 @@ from gemm.catalog import BACKENDS, HOST_BACKENDS
 from gemm.core import engine, operands
 from gemm.core.errors import BackendUnavailable
 from gemm.core.operands import Cut, part, parts
-from gemm.core.plan import ALL, HYBRID, Part, Plan, Split
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import ALL, HYBRID, Device, Part, Plan, Problem, Split, layout_of, place_of
 from gemm.select import choice, probe
 
 CPU = "cpu"
@@ -86,7 +85,7 @@ def _groups(backend: str) -> list[list[str]]:
             cause = f"there is one {devices[0].kind.upper()} only, {devices[0].name}"
             raise BackendUnavailable(backend, cause, f'Pass backend="{ALL[backend]}"')
         return [[device.key] for device in devices]
-    facts = probe.facts(run=True)
+    facts = probe.facts()
     if facts is not None and all(device["backend"] in HOST_BACKENDS for device in facts.devices.values()):
         causes = "; ".join(facts.unavailable.values()) or "no drivers"
         remedy = 'Install a driver for one, or pass backend="auto"'
@@ -298,8 +297,8 @@ class Side:
 def _side(plan: Plan, run: Callable[..., object], kernel: str | None, given: tuple[Any, ...]) -> Side:
     """The Side of one part; `given` are the part's operands, as `run` takes them."""
     a, b, _, out, *_ = given
-    places = tuple(map(operands.place, given[:4]))
-    layout, batch = "".join(map(operands.layout, (a, b, out))), math.prod(out.shape[:-2])
+    places = tuple(map(place_of, given[:4]))
+    layout, batch = "".join(map(layout_of, (a, b, out))), math.prod(out.shape[:-2])
     problem = replace(plan.problem, batch=batch, layout=layout, places=places * any(places))
     native = plan.kernel.backend == CPU
     return Side(name_of(plan), lambda backend: run(problem, backend, kernel, given), native=native)

@@ -20,8 +20,7 @@ from gemm.core import VERSION, operands
 from gemm.core.backend import Kept, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed, delivering
-from gemm.core.plan import ALL, HYBRID, Plan
-from gemm.core.problem import NARROW, PRECISIONS, DeviceView, Operand, Problem
+from gemm.core.problem import ALL, HYBRID, NARROW, PRECISIONS, DeviceView, Operand, Plan, Problem
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Call, Given, Options, normalise, transposes
 from gemm.select import candidates, verification
@@ -90,8 +89,8 @@ class Prepared:
         """alpha · op(a) · self + beta · c, with the arguments of `gemm.gemm` in `given` and `options`; b in `given` is
         this object.
         """
-        since, used = plan_cache.since(), (given.a, self._repeated, *given[2:])
-        cache = plan_cache.plan_cache(options, self._caches)
+        used = (given.a, self._repeated, *given[2:])
+        began, cache = plan_cache.begin(options, self._caches)
         if cache is not None and (result := cache.repeat(used)) is not None:
             return result
         self._check(options)
@@ -104,7 +103,7 @@ class Prepared:
         call = replace(call, b=operands.broadcast(self._kept, call.b.shape))
         launch = self._launched(call)
         if cache is not None:
-            cache.learn_product(since, launch, call, used)
+            cache.learn_product(began, launch, call, used)
         return call.finish()
 
     def _check(self, options: Options) -> None:

@@ -11,11 +11,10 @@ from numpy.typing import DTypeLike
 
 from gemm import execute
 from gemm.core.errors import KernelFailed
-from gemm.core.plan import Candidate, Plan, Split
-from gemm.core.problem import DeviceView, Problem
+from gemm.core.problem import Candidate, DeviceView, Plan, Problem, Split
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Call, Given, Options, Scalar, normalise
-from gemm.select import background, candidates, choice
+from gemm.select import candidates, choice, worker
 
 
 @plan_cache.front
@@ -63,9 +62,7 @@ def gemm(
 
 def _product(given: Given, options: Options) -> Any:
     """`gemm` for arguments that front.c has not found in a plan cache."""
-    since = plan_cache.since()
-    plan_cache.settle()
-    cache = plan_cache.plan_cache(options, plan_cache.memos)
+    began, cache = plan_cache.begin(options, plan_cache.memos)
     a, b, c, _, bias, *_ = given
     if cache is not None and type(a) is not np.ndarray and (result := cache.devices.run(given)) is not None:
         return result
@@ -78,7 +75,7 @@ def _product(given: Given, options: Options) -> Any:
     chosen = call.run()
     if chosen is not None and cache is not None:
         merged = chosen.kernel.backend != "numpy"  # NumPy's bits may differ between a stack and single products
-        cache.learn_product(since, execute.launcher(chosen), call, given, merged=merged)
+        cache.learn_product(began, execute.launcher(chosen), call, given, merged=merged)
     return call.finish()
 
 
@@ -190,7 +187,7 @@ def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
     """Print the kernel that `gemm` would choose for these arguments, the predicted times of all candidates, and the
     reason. Arguments and errors are those of `gemm`.
     """
-    with background.waiting():
+    with worker.waiting():
         chosen = plan(a, b, c, **options)
     print(describe(chosen))
 

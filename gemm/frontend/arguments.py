@@ -8,7 +8,7 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,18 @@ from gemm.catalog import INPUTS, KERNELS
 from gemm.core import operands
 from gemm.core.backend import Launch
 from gemm.core.errors import delivering
-from gemm.core.plan import Plan
-from gemm.core.problem import ACTIVATIONS, FP8, NARROW, PRECISIONS, DeviceView, Operand, Problem
+from gemm.core.problem import (
+    ACTIVATIONS,
+    FP8,
+    NARROW,
+    PRECISIONS,
+    DeviceView,
+    Operand,
+    Plan,
+    Problem,
+    layout_of,
+    place_of,
+)
 from gemm.frontend import interop
 from gemm.select import candidates
 
@@ -172,10 +182,10 @@ def normalise(given: Given, options: Options) -> Call:
     if shapes.batch:
         x, y = (operands.broadcast(each, (*shapes.batch, *each.shape[-2:])) for each in (x, y))
     alpha, beta = alpha.item(), types.beta.item()
-    places = tuple(map(operands.place, (x, y, z, target)))
+    places = tuple(map(place_of, (x, y, z, target)))
     problem = Problem(
         dtype=operands.name_of(types.kind), m=shapes.m, n=shapes.n, k=k, batch=math.prod(shapes.batch),
-        layout="".join(map(operands.layout, (x, y, target))), alpha=_CLASSES.get(alpha, "x"),
+        layout="".join(map(layout_of, (x, y, target))), alpha=_CLASSES.get(alpha, "x"),
         beta=_CLASSES.get(beta, "x"), precision=options.precision, reproducible=bool(options.reproducible),
         device=device, inputs=types.inputs, places=places if any(places) else (), bias=added is not None,
         activation=options.activation or "",
@@ -257,7 +267,7 @@ def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | Non
     if bias is not None:
         bias = _bias(bias, shapes, types.kind)
     if z is not None and all(whole):
-        z = operands.kernel_ready(z, types.kind)
+        z = _kernel_ready(z, types.kind)
     return z, bias
 
 
@@ -274,8 +284,22 @@ def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Oper
             return operands.nothing_of(x, *left), operands.nothing_of(y, *right), 0, alpha
         return np.empty(left, kinds[0]), np.empty(right, kinds[1]), 0, alpha
     if all(shapes.whole):
-        x, y = operands.kernel_ready(x, kinds[0]), operands.kernel_ready(y, kinds[1])
+        x, y = _kernel_ready(x, kinds[0]), _kernel_ready(y, kinds[1])
     return x, y, k, types.alpha
+
+
+def _kernel_ready(array: Operand, dtype: np.dtype[Any]) -> Operand:
+    """`array` as an aligned array of `dtype` in native byte order, whose strides are multiples of the element size.
+
+    Returns `array` itself if it already has these properties, or if it is on a device.
+    """
+    if isinstance(array, DeviceView):
+        return array
+    if array.dtype != dtype or not array.dtype.isnative or not array.flags.aligned:
+        array = array.astype(dtype)
+    elif math.gcd(dtype.itemsize, *array.strides) != dtype.itemsize:
+        array = array.copy()
+    return array
 
 
 def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
@@ -375,7 +399,7 @@ def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
     if bias.shape not in ((1, n), (m, 1)):
         raise ValueError(f"bias has shape {bias.shape}; of {m} × {n} it must be ({n},), (1, {n}) or ({m}, 1)")
     _on_device_as(kind, "bias", bias)
-    return operands.kernel_ready(bias, kind)
+    return _kernel_ready(bias, kind)
 
 
 def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
@@ -420,7 +444,7 @@ def _target(read: Given, shapes: Shapes, kind: np.dtype[Any], given: Given) -> t
     result: Operand = np.empty(shapes.whole, kind) if made is None else made
     target = shapes.as_matrices(result)
     if out is None:
-        return target, True, lambda: interop.like(result, *given[:3])
+        return target, True, partial(interop.like, result, *given[:3])
 
     def copied() -> Any:
         if not result.size:
@@ -445,7 +469,7 @@ def _direct(read: Given, shapes: Shapes, kind: np.dtype[Any]) -> bool:
         and not operands.overlap(out, y)
         and (bias is None or not operands.overlap(out, bias))
         and (z is None or not operands.overlap(out, z) or operands.identical(shapes.as_matrices(out), z))
-        and operands.kernel_ready(out, kind) is out
+        and _kernel_ready(out, kind) is out
     )
 
 

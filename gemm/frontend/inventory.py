@@ -1,13 +1,26 @@
-"""What this installation offers: the kernels that can run here, the backends, and libgemm (docs/c-api.md)."""
+"""What this installation and machine offer: kernels, backends, libgemm (docs/c-api.md), and the facts that `gemm info`,
+`gemm.show_config()` and recorded results have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from gemm.backends import registry
 from gemm.catalog import BACKENDS, KERNELS, Kernel
-from gemm.core.errors import BackendUnavailable
+from gemm.core import VERSION, disk_cache, engine, threads
+from gemm.core.errors import BackendUnavailable, link
+from gemm.core.problem import Device
 from gemm.select import candidates, probe, verification
 
 
@@ -98,3 +111,200 @@ def compiler_words() -> str:
 
     folder = str(Path(get_library()).parent)
     return shlex.join([f"-I{get_include()}", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lgemm"])
+
+
+VARIABLES = {
+    "GEMM_NUM_THREADS": "threads of the cpu backend; default: the cores that this process may use",
+    "GEMM_CPU_ISA": "instruction set of the cpu backend, such as scalar or avx2; an error where the CPU lacks it",
+    "GEMM_CACHE_DIR": "folder of compiled kernels, of the probe's facts and of what was tuned",
+    "GEMM_ADAPT": "0: predictions are not corrected by measured times while the program runs",
+    "GEMM_PROBE_TIMEOUT": "seconds that a driver may be silent when devices are looked for or tuned; default 60",
+    "GEMM_LIBCUDA": "the CUDA driver's library instead of libcuda.so.1",
+    "GEMM_LIBNVRTC": "the NVRTC library instead of those that are found",
+}
+"""The environment variables that the package reads, and the meaning of each."""
+
+_RELATED = ("cffi", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "nvidia-cuda-nvrtc",
+            "nvidia-cuda-nvrtc-cu12", "rich")  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """{distribution: version} of the package and its dependencies, without distributions that are not installed."""
+    from importlib import metadata
+
+    found = {"gemm": VERSION, "python": platform.python_version(), "numpy": np.__version__}
+    for name in _RELATED:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    if blas.get("name"):
+        found["numpy's BLAS"] = f"{blas['name']} {blas.get('version', '')}".strip()
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Operating system, architecture, name of the CPU, and the number of hardware threads that this process may use."""
+    system, architecture = platform.platform(), platform.machine()
+    return {"system": system, "architecture": architecture, "cpu": engine.cpu_name(), "cpus": threads.affinity()}
+
+
+def commit() -> str | None:
+    """The git commit of the checkout that contains the package, with "-dirty" appended if files are changed.
+
+    In a copy of a checkout on a device under test, $GEMM_COMMIT contains the commit. Outside a checkout the result is
+    None.
+    """
+    import subprocess
+
+    root = _PACKAGE.parent
+    copied = os.environ.get("GEMM_COMMIT")
+    if copied or not (root / ".git").exists():
+        return copied
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or there is no commit yet
+        return None
+    return done.stdout.strip()
+
+
+def _pathless(word: str) -> str:
+    """A command-line argument FILE or NAME=FILE, without the folders of an absolute path. The folders would identify
+    the machine.
+    """
+    name, equals, path = word.rpartition("=")
+    return f"{name}{equals}{Path(path).name}" if os.path.isabs(path) else word
+
+
+def head() -> dict[str, Any]:
+    """The first fields of every recorded result: date, command, versions and machine."""
+    from datetime import datetime, timezone
+
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    command = [_pathless(word) for word in sys.argv[1:]]
+    return {
+        "date": now, "command": command, "commit": commit(), "versions": versions(), "machine": machine(),
+        "environment": environment,
+    }  # fmt: skip
+
+
+def device_facts(device: Device) -> dict[str, Any]:
+    """The fields of a Device, for JSON."""
+    names = "key", "backend", "name", "platform", "driver", "kind", "unified"
+    own = {name: getattr(device, name) for name in names}
+    return {**own, "features": sorted(device.features), "limits": dict(device.limits)}
+
+
+def cache_facts() -> dict[str, Any]:
+    """The cache's folder (None if there is no usable folder), number of entries, size in bytes, and age of the probe's
+    results in seconds.
+    """
+    folder = disk_cache.cache_dir()
+    if folder is None:
+        return {"folder": None, "entries": 0, "bytes": 0, "probe_age": None}
+    sizes, age = [], None
+    for file in folder.iterdir():
+        try:
+            status = file.stat()
+        except OSError:  # another process has just replaced the file
+            continue
+        if file.is_file() and not file.name.startswith("."):
+            sizes.append(status.st_size)
+        if file.name == probe.entry():
+            age = max(0.0, time.time() - status.st_mtime)
+    return {"folder": str(folder), "entries": len(sizes), "bytes": sum(sizes), "probe_age": age}
+
+
+def backend_facts(name: str) -> dict[str, Any]:
+    """A backend's devices, or the cause and the remedy if the backend is not available. Loads the backend."""
+    try:
+        devices = probe.devices(name)
+    except BackendUnavailable as error:
+        return {"available": False, "cause": error.cause, "remedy": error.remedy, "broken": [], "devices": []}
+    found, broken = [device_facts(device) for device in devices], registry.backend(name).broken()
+    return {"available": True, "cause": "", "remedy": "", "broken": broken, "devices": found}
+
+
+def kernel_facts() -> list[dict[str, Any]]:
+    """The status of each catalog row on this machine. Loads every backend."""
+    return [
+        {"name": k.name, "backend": k.backend, "target": k.target, "dtype": k.dtype, "ordered": k.row.ordered,
+         "available": k.available, "devices": list(k.devices), "reason": k.reason,
+         "untrusted": dict(k.untrusted), "about": k.row.about}
+        for k in kernels()
+    ]  # fmt: skip
+
+
+def facts() -> dict[str, Any]:
+    """All facts, for JSON."""
+    return {
+        **head(),
+        "cache": cache_facts(), "backends": {name: backend_facts(name) for name in BACKENDS},
+        "kernels": kernel_facts(),
+    }  # fmt: skip
+
+
+def sections() -> Iterator[str]:
+    """The text of `gemm info` and `show_config`, in pieces.
+
+    If a driver aborts the process, the earlier pieces have already been printed.
+    """
+    built = versions()
+    here = machine()
+    at = f" ({revision[:12]}{'-dirty' if revision.endswith('-dirty') else ''})" if (revision := commit()) else ""
+    yield f"gemm {built.pop('gemm')}{at} in {_PACKAGE}"
+    yield f"Python {built.pop('python')} ({sys.executable}); " + ", ".join(f"{n} {v}" for n, v in built.items())
+    yield f"{here['cpu']}, {here['cpus']} hardware threads; {here['system']}"
+    for name, meaning in VARIABLES.items():
+        if name in os.environ:
+            yield f"{name}={os.environ[name]}: {meaning}"
+    yield _cache_text(cache_facts())
+    yield "\nBackends"
+    for name in BACKENDS:
+        yield from _backend_text(name, backend_facts(name))
+    yield "\nKernels"
+    for row in kernel_facts():
+        mark, where = ("+", ", ".join(row["devices"])) if row["available"] else ("-", row["reason"])
+        if row["reason"].startswith(f"{row['backend']}: "):
+            where = f"{row['backend']} is not available, see above"
+        yield f"  {mark} {row['name']:32} {row['dtype']:8} {where}"
+        for device, cause in row["untrusted"].items():
+            yield f"      not chosen on {device} unless named: {cause.splitlines()[0]}"
+
+
+def show_config() -> None:
+    """Print versions, devices, kernels and caches of this installation, for bug reports."""
+    print("\n".join(sections()))
+
+
+def _cache_text(cache: dict[str, Any]) -> str:
+    if cache["folder"] is None:
+        return "Cache: none; kernels are compiled anew in each process (see the log for the cause)"
+    age = cache["probe_age"]
+    known = "devices not looked for yet" if age is None else f"devices looked for {_ago(age)} ago"
+    count = "1 entry" if cache["entries"] == 1 else f"{cache['entries']} entries"
+    return f"Cache: {cache['folder']}, {count}, {cache['bytes'] / 1024:.0f} KiB; {known}"
+
+
+def _ago(age: float) -> str:
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if age >= 2 * length:
+            return f"{age / length:.0f} {unit}"
+    return f"{age:.0f} seconds"
+
+
+def _backend_text(name: str, facts: dict[str, Any]) -> Iterator[str]:
+    if not facts["available"]:
+        yield f"  - {name}: {facts['cause']}"
+        if facts["remedy"]:
+            yield f"      to get it: {facts['remedy']} ({link(name)})"
+    for driver in facts["broken"]:
+        yield f"  - {name}: a driver does not load: {driver}"
+    for device in facts["devices"]:
+        origin = ", ".join(text for text in (device["platform"], device["driver"]) if text)
+        limits = device["limits"]
+        threads = f", {limits['threads']} threads" if "threads" in limits else ""
+        yield f"  + {device['key']}: {device['name']}{f' ({origin})' if origin else ''}, {device['kind']}{threads}"
+        if device["features"]:
+            yield f"      {' '.join(device['features'])}"

@@ -320,17 +320,25 @@ def find(options: object) -> PlanCache | None:
         return None
 
 
-def plan_cache(options: object, caches: dict[object, PlanCache]) -> PlanCache | None:
-    """The PlanCache in `caches` for these options, created if necessary. None: an option is not hashable."""
+def begin(options: object, caches: dict[object, PlanCache]) -> tuple[object, PlanCache | None]:
+    """Begin a product: compute the pending products of this thread, whose results may be operands.
+
+    Returns:
+        The current era; the PlanCache in `caches` for these options, created if necessary. None instead of a PlanCache:
+        an option is not hashable.
+    """
+    era = since()
+    if batch := current():
+        batch.deliver()
     try:
         found = caches.get(options)
     except TypeError:
-        return None
+        return era, None
     if found is None:
         if len(caches) >= OPTIONS:
             caches.clear()
         found = caches[options] = PlanCache(options=options)
-    return found
+    return era, found
 
 
 _at_once: dict[Any, Any] = {}

@@ -16,29 +16,29 @@ from typing import Any
 
 import numpy as np
 
-from gemm.numpy_api import array, products
+from gemm.numpy_api import array
 from gemm.numpy_api.tensordot import matrix_transpose
 
 
 def _product(function: Callable[..., Any], x1: Any, x2: Any, **kwargs: Any) -> Any:
-    """Call `function`, from `products`, with operands of any class. The result is an Array or a scalar."""
+    """Call `function`, a product of `array`, with operands of any class. The result is an Array or a scalar."""
     bare = array.Bare((x1, x2), kwargs)
     return bare.back(function(bare.around(), *bare.args, **bare.kwargs))
 
 
 def matmul(x1: Any, x2: Any, /) -> Any:
     """The matrix product of x1 and x2."""
-    return _product(products.matmul, x1, x2)
+    return _product(array.matmul, x1, x2)
 
 
 def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Any:
     """The sums of products of x1 and x2 over `axes`: a number of axes, or a pair (axes of x1, axes of x2)."""
-    return _product(products.tensordot, x1, x2, axes=axes)
+    return _product(array.tensordot, x1, x2, axes=axes)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """The scalar products of the vectors along `axis` of x1 and x2. The vectors of x1 are conjugated."""
-    return _product(products.vecdot, x1, x2, axis=axis)
+    return _product(array.vecdot, x1, x2, axis=axis)
 
 
 class _Linalg:

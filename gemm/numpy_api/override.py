@@ -14,9 +14,7 @@ import numpy as np
 from numpy.linalg import multi_dot
 
 from gemm.frontend import plan_cache
-from gemm.numpy_api import products
-from gemm.numpy_api.array import Array, array
-from gemm.numpy_api.products import Frame, Options, active
+from gemm.numpy_api.array import PRODUCTS, Array, Frame, Options, active, array, inside, only_products
 
 
 def use(**options: Any) -> Using:
@@ -56,7 +54,7 @@ def use(**options: Any) -> Using:
         TypeError, ValueError: an option is wrong.
         BackendUnavailable: raised by a product if the backend or kernel that was named cannot run here.
     """
-    return Using(products.only_products(options))
+    return Using(only_products(options))
 
 
 class Using:
@@ -67,9 +65,9 @@ class Using:
 
     def __enter__(self) -> None:
         outer = _live(active.get())
-        around = products.inside()
+        around = inside()
         if around is not None:
-            products.only_products({**around, **self._options})
+            only_products({**around, **self._options})
         _install()
         active.set(Frame(self._options, outer, self))
 
@@ -124,16 +122,16 @@ def _multi_dot(options: Options, arrays: Any, *, out: Any = None) -> Any:
     return result.view(np.ndarray) if isinstance(result, Array) else result
 
 
-_PRODUCTS = {**products.PRODUCTS, "multi_dot": _multi_dot}
+_PRODUCTS = {**PRODUCTS, "multi_dot": _multi_dot}
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
     """A function that calls `product` inside `use` and `own` outside. It has the attributes of `own`."""
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
-        options = products.inside()
+        options = inside()
         if options is not None:
-            # This code repeats products.attempt: a call of attempt would take a tenth of the time of a small product.
+            # This code repeats `attempt`: a call of attempt would take a tenth of the time of a small product.
             try:
                 result = product(options, *args, **kwargs)
             except (TypeError, ValueError):
@@ -177,7 +175,7 @@ def _replaced(name: str, original: Any, ours: Any) -> property:
 
     def read(module: ModuleType) -> Any:
         found = stored(module)
-        if active.get() is None or found is not original or products.inside() is None:
+        if active.get() is None or found is not original or inside() is None:
             return found
         return original if sys._getframe(1).f_code.co_name in _PROTOCOLS else ours
 

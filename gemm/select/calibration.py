@@ -14,7 +14,8 @@ predicted to take at most `DOUBT` times as long as the chosen device. In each cl
 next `TIMES` products are timed. If the chosen device proves slower than the prediction for the other device, the chosen
 device is not chosen again. A class of products changes its device at most as often as there are devices. A choice that
 is not in doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed, and
-the running process does not correct their predictions.
+the running process does not correct their predictions. Products whose operands a device may use in place
+(`Problem.places`) are neither timed nor corrected: they transfer less than other products of their class.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from functools import cache
 
 from gemm.catalog import Kernel
 from gemm.core import disk_cache, threads
-from gemm.core.plan import Plan
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, Plan, Problem
 from gemm.select import probe, verification
 
 DOUBT = 4.0
@@ -71,10 +71,9 @@ def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
     return device.key, problem.dtype if problem.device == "host" else kernel.label
 
 
-def factor(kernel: Kernel, device: Device, problem: Problem) -> float:
-    """Return the factor by which to multiply the prediction for `problem`."""
-    whose = subject(kernel, device, problem)
-    if problem.places or not (whose in stored() or whose in _seen):  # memory shared with a device is not calibrated
+def factor(whose: Subject, problem: Problem) -> float:
+    """Return the factor by which to multiply the prediction for `problem`. `whose` is the result of `subject`."""
+    if problem.places or not (whose in stored() or whose in _seen):
         return 1.0
     return _mean(whose, problem.octaves, problem.reproducible)
 
@@ -103,7 +102,7 @@ def least(kernel: Kernel, device: Device) -> float:
 @cache
 def stored() -> Table:
     """Return the table that `gemm tune` has stored on this machine with these drivers."""
-    blob = disk_cache.load(probe.entry("costs")) if probe.facts(run=False) else None
+    blob = disk_cache.load(probe.entry("costs")) if probe.recalled[probe.entry()] else None
     table: Table = {}
     for where, what, at, value in json.loads(blob) if blob else ():
         table.setdefault((where, what), {})[tuple(at)] = float(value)
@@ -140,7 +139,7 @@ def doubtful(plan: Plan) -> bool:
     """Whether the caller must time the product of `plan` and call `learn`."""
     return (
         plan.rival <= DOUBT * plan.seconds
-        and not plan.problem.reproducible
+        and not (plan.problem.reproducible or plan.problem.places)
         and adapts()
         and _timed.get(_kind(plan), (0, 0.0))[0] <= TIMES
     )

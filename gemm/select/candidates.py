@@ -20,8 +20,7 @@ from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
-from gemm.core.plan import ALL, HYBRID, Candidate, Rates
-from gemm.core.problem import EXTRA, PRECISIONS, Device, Problem
+from gemm.core.problem import ALL, EXTRA, HYBRID, PRECISIONS, Candidate, Device, Problem, Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
 LEAD = 1.1
@@ -38,6 +37,8 @@ class RowOnDevice:
         lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for third-party
             rows, for two reasons: two measurements of the same rate differ by that much, and the fast path for repeated
             products covers our own kernels only.
+        subject: the subject of the calibration of the row with the catalog's parameters.
+        bound: the lower bound of predictions; absent if the row is ruled out.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class RowOnDevice:
         self.row, self.device, self.last_resort = row, device, row.dtype == "*"
         self.lead = LEAD if row.third_party else 1.0
         self._facts, self._trusting = facts, trusting
-        self._known: dict[str, Rates | None] = {}
+        self._second_pass = example.fused and not row.fuses  # a second pass applies bias and activation
         named = trusting or row.chosen_on(device.kind, device.features)
         self.why_not = why_not or (
             unfit(row, example)
@@ -56,39 +57,33 @@ class RowOnDevice:
             or ("" if named else f"chosen on a {device.kind} only by name")
             or ("" if trusting or not row.third_party else verification.unverified(row, device, facts))
         )
+        self.subject = calibration.subject(row, device, example)
+        self._rates: dict[str, Rates | None] = {}  # {label of the row or of a variant: its rates}
         if not self.why_not:
-            every = map(self._rates, (row, *tuning_db.variants(row, device))) if facts else ()
-            self._bound = cost.Bound(row, device, [rates for rates in every if rates], moved=example.device == "host")
-            self._least = calibration.least(row, device)
+            if facts:
+                # If the GPU model predicts the times, only the rates of the link between host and device are used.
+                link = facts.link(device) if cost.modelled(row, device) else None
+                kernels = (row, *tuning_db.variants(row, device))
+                self._rates = {kernel.label: link or facts.rates(kernel, device) for kernel in kernels}
+            self._rates[row.label] = self._rates.get(row.label) or cost.guess(row, device)
+            measured, least = [rates for rates in self._rates.values() if rates], calibration.least(row, device)
+            self.bound = cost.Bound(row, device, measured, moved=example.device == "host", least=least)
 
-    def bound(
-        self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
-    ) -> float:  # fmt: skip
-        """Return a lower bound of the seconds that `weigh` predicts. This takes much less time than `weigh`.
-
-        Args:
-            flops: the problem's FLOPs.
-            moved: (bytes sent to the device, bytes fetched from the device).
-            factor: `calibration.factor` of the problem, if it is the same for all kernels of the device.
-        """
-        if self.row.space and tuning_db.timed(self.row, self.device):
-            flops = 0.0
-        seconds = self._bound.seconds(problem, flops, moved)
-        return (self._least if factor is None else factor) * seconds
-
-    def weigh(self, problem: Problem) -> Candidate:
-        """Return the row with its parameters for `problem`, and its predicted time or why it cannot be chosen."""
+    def weigh(self, asked: Problem) -> Candidate:
+        """Return the row with its parameters for the product `asked`, and its predicted time or a refusal."""
         row, device, why_not = self.row, self.device, self.why_not
         if why_not:
             return Candidate(row, device, why_not=why_not)
-        asked, problem = problem, problem if row.fuses else problem.unfused
+        problem = asked.unfused if self._second_pass else asked
         choices = tuning_db.choices(row, device, problem) if row.space else (tuning_db.Choice(row, ""),)
         for choice in choices:
             kernel = choice.kernel
             why_not = self._excluded(choice, problem, asked)
             if not why_not:
-                found = cost.predict(kernel, device, problem, self._rates(kernel), choice.record)
-                factor = calibration.factor(kernel, device, problem)
+                rates = self._rates.get(kernel.label) or self._rates[row.label]
+                found = cost.predict(kernel, device, problem, rates, choice.record)
+                subject = self.subject if kernel is row else calibration.subject(kernel, device, asked)
+                factor = calibration.factor(subject, asked)
                 if factor == 1 and not choice.origin:
                     return found
                 seconds = (found.seconds or 0.0) * factor
@@ -108,8 +103,11 @@ class RowOnDevice:
             sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
             if kernel.legal and (broken := kernel.illegal({**sizes, **device.limits})):
                 return broken
-            if not self._trusting and kernel.suits and not kernel.suited(sizes | _circumstances(asked)):
-                return f"chosen only by name but where {kernel.suits}"
+            if not self._trusting and kernel.suits:
+                a, b, out = tuple(asked.layout)
+                names = {"alpha": asked.alpha, "beta": asked.beta, "a": a, "b": b, "out": out, "fused": asked.fused}
+                if not kernel.suited({**sizes, **names, "limited": engine.limited()}):
+                    return f"chosen only by name but where {kernel.suits}"
         if not self._trusting and not choice.here and (why := verification.unverified(kernel, device, self._facts)):
             return why
         if row.space and (kernel.chosen or not self._trusting):
@@ -117,43 +115,31 @@ class RowOnDevice:
             return f"failed when it was tuned: {cause}" if cause else ""
         return ""
 
-    def _rates(self, kernel: Kernel) -> Rates | None:
-        """Return the rates that the probe measured for `kernel`, which is the row with some parameters.
-
-        If the probe did not measure `kernel`, return the rates of the row itself; None if there are none either. If the
-        GPU model predicts the times of `kernel`, return the rates of the link between host and device.
-        """
-        facts, device, label = self._facts, self.device, kernel.label
-        if facts is None:
-            return None
-        if label not in self._known:
-            modelled = cost.modelled(kernel, device)
-            self._known[label] = (
-                facts.link(device) if modelled else facts.rates(kernel, device) or facts.rates(self.row, device)
-            )
-        return self._known[label]
-
 
 class Lineup:
     """All candidates for one kind of products.
 
     Attributes:
         all: all candidates, in the order of the catalog.
-        able: (index in `all`, candidate) of each candidate that can compute a product of this kind.
+        able: {device: (index in `all`, candidate) of each of its candidates that can compute a product of this kind}.
     """
 
     def __init__(self, all: Iterable[RowOnDevice]) -> None:
         self.all = tuple(all)
-        self.able = tuple((place, each) for place, each in enumerate(self.all) if not each.why_not)
-        self._devices = {each.device.key: (each.row, each.device) for _, each in self.able}
+        self.able: dict[Device, list[tuple[int, RowOnDevice]]] = {}
+        for place, each in enumerate(self.all):
+            if not each.why_not:
+                self.able.setdefault(each.device, []).append((place, each))
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
-        """Return (is the last resort, lower bound in seconds, index in `all`) of each candidate in `able`."""
-        factors: dict[str, float] = {}
-        if problem.device == "host":
-            factors = {key: calibration.factor(*some, problem) for key, some in self._devices.items()}
-        flops, moved, of = problem.flops, problem.moved, factors.get
-        return [(x.last_resort, x.bound(problem, flops, moved, of(x.device.key)), place) for place, x in self.able]
+        """Return (is the last resort, lower bound in seconds, index in `all`) of each able candidate."""
+        flops, moved, found = problem.flops, problem.moved, list[tuple[bool, float, int]]()
+        for rows in self.able.values():
+            # For operands in host memory, one calibration factor applies to all kernels of the device.
+            factor = calibration.factor(rows[0][1].subject, problem) if problem.device == "host" else None
+            for place, each in rows:
+                found.append((each.last_resort, each.bound.seconds(problem, flops, moved, factor), place))
+        return found
 
 
 @lru_cache(maxsize=256)
@@ -188,7 +174,7 @@ def lineup(
 
 
 @lru_cache(maxsize=256)
-def held(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
+def lineup_on(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
     """Return the catalog rows that `backend` and `kernel` admit, on `device`, which holds the operands."""
     rows = admitted(backend, kernel, device.backend)
     return Lineup(RowOnDevice(row, device, example, facts, trusting=kernel is not None) for row in rows)
@@ -245,7 +231,7 @@ def away(example: Problem) -> bool:
     return any(row.backend not in HOST_BACKENDS and not unfit(row, example) for row in KERNELS)
 
 
-verification.forgetful += [lineup.cache_clear, held.cache_clear, admitted.cache_clear]
+verification.forgetful += [lineup.cache_clear, lineup_on.cache_clear, admitted.cache_clear]
 
 
 def types(x: Kernel | Problem) -> str:
@@ -287,10 +273,3 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
     if not missing:
         return ""
     return f"needs {', '.join(sorted(missing))}, which {device.name} ({platform.machine()}) does not offer"
-
-
-def _circumstances(problem: Problem) -> dict[str, object]:
-    """Return the names that `Kernel.suits` may use in addition to the problem's sizes."""
-    a, b, out = tuple(problem.layout)
-    return {"alpha": problem.alpha, "beta": problem.beta, "a": a, "b": b, "out": out, "fused": problem.fused,
-            "limited": engine.limited()}  # fmt: skip

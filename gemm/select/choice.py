@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Set
 from functools import cache, lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -11,10 +12,9 @@ from typing import NamedTuple
 from gemm.backends import registry
 from gemm.catalog import HOST_BACKENDS, simplest
 from gemm.core.errors import BackendUnavailable
-from gemm.core.plan import Candidate, Plan
-from gemm.core.problem import Device, Problem
-from gemm.select import background, cost, probe, verification
-from gemm.select.candidates import Lineup, RowOnDevice, admitted, away, example, held, lineup, types, unfit
+from gemm.core.problem import Candidate, Device, Plan, Problem
+from gemm.select import cost, probe, verification, worker
+from gemm.select.candidates import Lineup, RowOnDevice, admitted, away, example, lineup, lineup_on, types, unfit
 
 log = logging.getLogger("gemm")
 
@@ -49,59 +49,54 @@ def choose(
         ValueError: a name is unknown, or the problem's arguments rule out the kernel.
         BackendUnavailable: the named backend, device or kernel cannot run here.
     """
-    patient = backend != "auto" or background.this_thread.waits > 0
+    patient = backend != "auto" or worker.this_thread.waits > 0
     return _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
 
 
-def _standing_in(queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool) -> tuple[Candidate | None, bool]:
+def _standing_in(
+    found: Candidate | None, queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool
+) -> tuple[Candidate | None, bool]:
     """Return the fastest verified candidate, or a verified replacement while a faster candidate is being verified.
 
     The second result is true for a replacement. The faster candidate is then being verified in the background.
 
     Args:
+        found: the fastest candidate; `queue` has the others.
         patient: wait for the verification of the fastest candidate instead of using a replacement.
     """
     unproven: list[Candidate] = []
-    while (found := queue.pop()) is not None:
-        if (found.kernel.name, found.device.key) in without:
-            continue
-        if not verification.unproven(found.kernel, queue.facts):
-            break
+    while found is not None and verification.unproven(found.kernel, queue.facts):
         record = verification.record(found.kernel, found.device)
         if record is None and not patient:
             unproven.append(found)
         elif record["ok"] if record is not None else verification.verified(found.kernel, found.device):
             break
+        found = queue.pop(without)
     if not unproven:
         return found, False
     soonest = unproven[0]
     verification.begin(soonest.kernel, soonest.device)
-    if found is not None and _seconds(found) - _seconds(soonest) <= STAND_IN:
+    latest = (soonest.seconds or 0.0) + STAND_IN
+    if found is not None and (found.seconds or 0.0) <= latest:
         return found, True
     # No verified candidate is fast enough to be the replacement. If the fastest row has `lazy_verify`, verify the
     # simplest kernel of its device now: that takes a tenth of the time.
     if soonest.kernel.lazy_verify:
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
-            near = each.device.key == soonest.device.key and _seconds(each) - _seconds(soonest) <= STAND_IN
+            near = each.device.key == soonest.device.key and (each.seconds or 0.0) <= latest
             if each.kernel is plain and near and verification.verified(each.kernel, each.device):
                 return each, True
     return next((each for each in unproven if verification.verified(each.kernel, each.device)), found), False
-
-
-def _seconds(candidate: Candidate) -> float:
-    return candidate.seconds or 0.0
 
 
 @lru_cache(maxsize=4096)
 def _choose(request: Request, patient: bool, generation: int) -> Plan:
     problem, backend, kernel, holder, without = request
     queue, standing_in = _considered(request), False
-    if kernel is None:
-        best, standing_in = _standing_in(queue, without, patient=patient)
-    else:
-        while (best := queue.pop()) is not None and (best.kernel.name, best.device.key) in without:
-            pass
+    best = queue.pop(without)
+    if kernel is None and best is not None and best.kernel.backend not in HOST_BACKENDS:
+        best, standing_in = _standing_in(best, queue, without, patient=patient)
     if best is None or best.seconds is None:
         raise _refusal(problem, backend, kernel, queue.weighed())
     reason = "asked for by name" if kernel else "least predicted time"
@@ -161,11 +156,15 @@ class _Queue:
                 heappush(self._waiting, (last, found.seconds * row.lead, number, True))
         return None
 
-    def pop(self) -> Candidate | None:
-        """Return the fastest candidate and remove it from the queue; None if there is none."""
-        found = self.peek()
-        if found is not None:
+    def pop(self, without: Set[tuple[str, str]] = frozenset()) -> Candidate | None:
+        """Return the fastest candidate that is not `without`, and remove it from the queue; None if there is none.
+
+        All faster candidates are removed, too. `without` has (kernel, device) pairs.
+        """
+        while (found := self.peek()) is not None:
             heappop(self._waiting)
+            if (found.kernel.name, found.device.key) not in without:
+                break
         return found
 
     def rival(self, device: Device) -> float:
@@ -192,7 +191,7 @@ def _considered(request: Request) -> _Queue:
     be faster than the CPU.
     """
     problem, backend, kernel, holder, _ = request
-    rows, kind, facts = admitted(backend, kernel), example(problem), probe.facts(run=False)
+    rows, kind, facts = admitted(backend, kernel), example(problem), probe.recalled[probe.entry()]
     queue = _Queue(problem, facts)
     if holder is not None:
         return _on_holder(queue, kind, request)
@@ -200,7 +199,7 @@ def _considered(request: Request) -> _Queue:
     if backend == "auto" and kernel is None:
         best = queue.peek()
         _warn_without_engine()
-        if not cost.a_device_could_win(problem, math.inf if best is None else _seconds(best)) or not away(kind):
+        if not cost.a_device_could_win(problem, math.inf if best is None else best.seconds or 0.0) or not away(kind):
             return queue
         facts = facts or probe.soon()
         if facts is None and best is not None:  # `best` is verified and computes products until the search ends
@@ -209,7 +208,7 @@ def _considered(request: Request) -> _Queue:
     elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
     if kernel is None and queue.facts is None:
-        queue = _Queue(problem, facts or probe.facts(run=True))  # guesses must not be compared with measured rates
+        queue = _Queue(problem, facts or probe.facts())  # guesses must not be compared with measured rates
         queue.add(lineup(kind, backend, kernel, queue.facts, host=True, trusting=True))
     queue.add(lineup(kind, backend, kernel, queue.facts, host=False, trusting=kernel is not None))
     queue.away = True
@@ -227,9 +226,9 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
         )
     # Rows with `lazy_verify` need no result of the probe, and operands in the device's memory need no transfer.
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
-        queue.facts = probe.soon() if backend == "auto" else probe.facts(run=True)
+        queue.facts = probe.soon() if backend == "auto" else probe.facts()
         queue.searching = queue.facts is None
-    queue.add(held(kind, backend, kernel, queue.facts, holder))
+    queue.add(lineup_on(kind, backend, kernel, queue.facts, holder))
     return queue
 
 

@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gemm.catalog import Kernel
-from gemm.core.plan import CALL, Candidate, Rates
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import CALL, Candidate, Device, Problem, Rates
 from gemm.select import gpu_model
-from gemm.select.tuning_db import Record
+from gemm.select.tuning_db import Record, timed
 
 FEW = 8
 """On a device, a product with at most this many rows or columns takes only as long as reading its larger operand."""
@@ -67,19 +66,21 @@ each work-group computes 4 rows instead of all 5.
 FASTEST_LINK = 60e9
 """Upper limit in bytes/s of a transfer between host and device today (PCIe 5 x16)."""
 
-_UNMEASURED = Rates(gpu_model.CALL, 1.0)
-"""Rates of a device whose times are modelled, until the probe has measured the link to the device."""
-
-
-def guess(kernel: Kernel, device: Device) -> Rates:
-    """Return rates from the catalog, for use before anything is measured."""
-    cores = device.limits.get("threads", 1)
-    return Rates(CALL, kernel.gflops * 1e9 * cores)
-
 
 def modelled(kernel: Kernel, device: Device) -> bool:
     """Whether the GPU model predicts the time on `device`. Measured rates then describe only the link to the device."""
     return "sm_count" in device.limits and "BM" in kernel.params
+
+
+def guess(kernel: Kernel, device: Device) -> Rates:
+    """Return rates for use before anything is measured.
+
+    If the GPU model predicts the times, these are the rates of the link to the device. Otherwise, they are the kernel's
+    rates from the catalog.
+    """
+    if modelled(kernel, device):
+        return Rates(gpu_model.CALL, 1.0)
+    return Rates(CALL, kernel.gflops * 1e9 * device.limits.get("threads", 1), basis="guessed")
 
 
 def predict(
@@ -88,19 +89,19 @@ def predict(
     """Return the predicted time of `problem` on a kernel that can run it.
 
     Args:
-        measured: the rates that the probe measured for the kernel, or None.
+        measured: the rates that the probe measured for the kernel; None stands for `guess`.
         tuned: what the tuner measured for products like this one, or None.
     """
-    moved = problem.moved
+    moved, rates = problem.moved, measured or guess(kernel, device)
+    basis = rates.basis
     if modelled(kernel, device):
-        basis, rates = "modelled", measured or _UNMEASURED
+        basis = "modelled"
         terms = gpu_model.terms(kernel, device, problem, sum(moved))
     else:
-        basis, rates = ("measured", measured) if measured else ("guessed", guess(kernel, device))
         if tuned is not None and tuned.seconds:
             basis = "measured for such products"
             rates = _tuned(kernel, device, problem, rates, tuned)
-        terms = _terms(kernel, device, problem, rates)
+        terms = _terms(kernel, device, problem, rates, sum(moved))
     if problem.device != "host":
         moved = 0, 0
     elif problem.places and rates.upload:
@@ -109,6 +110,11 @@ def predict(
     if kernel.inputs != problem.inputs:  # conversion comes first and overlaps nothing
         launch += problem.batch * (problem.m + problem.n) * problem.k / CONVERTED
     return Candidate(kernel, device, launch + transfer + busy, launch, transfer, busy, basis)
+
+
+def _overlapped(one: float, other: float) -> float:
+    """Return the time of two activities that overlap: the longer time plus a tenth of the shorter time."""
+    return one + 0.1 * other if one > other else other + 0.1 * one
 
 
 def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tuple[float, float, float]:
@@ -121,7 +127,8 @@ def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tupl
         Three times in seconds, whose sum is the time of the product: the launch; what transfers add; the time in which
         the device is busy.
     """
-    busy = gpu_model.overlapped(terms.compute, terms.memory) + terms.packing
+    compute = _overlapped(terms.compute, terms.storing) if terms.storing else terms.compute
+    busy = _overlapped(compute, terms.memory) + terms.packing
     transfer = moving(rates, *moved, busy) if rates.upload else 0.0
     return rates.launch + terms.launch, transfer, busy
 
@@ -139,7 +146,7 @@ def moving(link: Rates, bytes_in: int, bytes_out: int, busy: float) -> float:
     up, down = bytes_in / link.upload, bytes_out / link.download
     if bytes_in + bytes_out < (link.overlaps or math.inf):
         return link.start + up + down
-    return link.start + gpu_model.overlapped(gpu_model.overlapped(up, down), busy) - busy
+    return link.start + _overlapped(_overlapped(up, down), busy) - busy
 
 
 def _tuned(kernel: Kernel, device: Device, problem: Problem, rates: Rates, tuned: Record) -> Rates:
@@ -149,13 +156,13 @@ def _tuned(kernel: Kernel, device: Device, problem: Problem, rates: Rates, tuned
     return replace(rates, flops=work / max(seconds - rates.launch * launches, seconds / 4))
 
 
-def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gpu_model.Terms:
-    """Return the terms of the formula from measured or guessed rates."""
+def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates, traffic: float) -> gpu_model.Terms:
+    """Return the terms of the formula from measured or guessed rates. `traffic` is the bytes of operands and result."""
     work, launches = _work(kernel, device, problem)
     compute, memory, packing = work / rates.flops, 0.0, 0.0
     launch = rates.launch * (launches - 1) + 1e-6 * kernel.startup
     if rates.memory:
-        memory = _traffic(kernel, problem) / rates.memory
+        memory = (_streamed(kernel, problem) if kernel.params.get("streams") else traffic) / rates.memory
     padded = device.key in problem.places[:2]  # gemm.empty pads rows and columns
     if (problem.device != "host" or padded) and not _in_place(kernel, problem, padded=padded):
         launch += rates.staged
@@ -165,7 +172,7 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> gp
         if rates.memory and device.kind == "gpu":
             packing = PACKING * sum(problem.sizes[:2]) / rates.memory
         else:
-            packing = gpu_model.overlapped(compute, memory) * 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
+            packing = _overlapped(compute, memory) * 2 * min(1.0, FEW / max(1, min(problem.m, problem.n)))
     return gpu_model.Terms(compute, memory, packing, launch)
 
 
@@ -176,15 +183,19 @@ class Bound:
     excludes most kernels from the search for the fastest one.
     """
 
-    def __init__(self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool) -> None:
+    def __init__(
+        self, kernel: Kernel, device: Device, measured: Sequence[Rates], *, moved: bool, least: float = 1.0
+    ) -> None:
         """Prepare the bound.
 
         Args:
             measured: the measured rates of the kernel and of its variants; may be empty.
             moved: the operands are in host memory.
+            least: the least calibration factor of the kernel's predictions.
         """
+        self._least = least
         self._kernel, self._device, self._modelled = kernel, device, modelled(kernel, device)
-        rates = measured or [_UNMEASURED if self._modelled else guess(kernel, device)]
+        rates = measured or [guess(kernel, device)]
 
         def most(name: str) -> float:
             """Return the highest rate; 0, which means "takes no time", if a variant has no such rate."""
@@ -198,20 +209,26 @@ class Bound:
             overlaps=min((each.overlaps for each in rates if each.overlaps), default=0),
         )  # fmt: skip
 
-    def seconds(self, problem: Problem, flops: float, moved: tuple[int, int]) -> float:
+    def seconds(
+        self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
+    ) -> float:  # fmt: skip
         """Return the lower bound of each prediction for `problem`, in seconds.
 
         Args:
-            flops: the problem's FLOPs. With 0 FLOPs the bound holds at any arithmetic rate.
+            flops: the problem's FLOPs.
             moved: (bytes sent to the device, bytes fetched from the device). The caller computes `flops` and `moved`
                 once for all kernels.
+            factor: the calibration factor of the problem, if it is the same for all kernels of the device.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
+        if self._kernel.space and timed(self._kernel, self._device):
+            flops = 0.0  # the bound then holds at any arithmetic rate, also at one that the tuner measured
         if self._modelled:
             terms = gpu_model.terms(self._kernel, self._device, problem, traffic, least=True)
         else:
             terms = gpu_model.Terms(flops / rates.flops, traffic / rates.memory if rates.memory else 0.0)
-        return sum(_times(terms, rates, (0, 0) if problem.places else moved))
+        seconds = sum(_times(terms, rates, (0, 0) if problem.places else moved))
+        return (self._least if factor is None else factor) * seconds
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
@@ -256,15 +273,13 @@ def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
     )
 
 
-def _traffic(kernel: Kernel, problem: Problem) -> float:
-    """Return the bytes that `kernel` reads and writes.
+def _streamed(kernel: Kernel, problem: Problem) -> float:
+    """Return the bytes that a kernel which streams operands reads and writes.
 
     A kernel that streams a (or b) reads it once for each column (or row) of work-groups. At most `MOST_PASSES` of these
     passes count.
     """
-    streams = kernel.params.get("streams", 0)
-    if not streams:
-        return sum(problem.sizes)
+    streams = kernel.params["streams"]
     (a, b, c, out), m, n = problem.sizes, problem.m, problem.n
     if kernel.swaps(m, n, problem.layout):
         m, n, a, b = n, m, b, a

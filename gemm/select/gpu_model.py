@@ -61,12 +61,14 @@ class Terms(NamedTuple):
         memory: reading operands and writing the result; overlaps `compute`.
         packing: packing operands; precedes `compute` and `memory`.
         launch: launch time in addition to the launch time that every product on the kernel has (Rates.launch).
+        storing: stores of single elements of the result; overlap `compute`.
     """
 
     compute: float
     memory: float
     packing: float = 0.0
     launch: float = 0.0
+    storing: float = 0.0
 
 
 def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, least: bool = False) -> Terms:
@@ -96,14 +98,16 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     count = groups * cluster
     # The share of the elements that one multiprocessor computes, and the number of blocks that it runs at once.
     share, together = 1 / min(count, units), min(-(-count // units), most)
+    storing = 0.0
     compute += ALONE * alone * share / together**0.5  # other blocks' arithmetic hides a part of these copies
     # Kernels with tensor maps transpose a result while they store it. Other kernels store a transposed result element
     # by element.
     if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
         storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
         # The stores of a tile delay the next tile of the multiprocessor, unless it runs other blocks meanwhile.
-        compute = compute + storing if most == 1 or "blocks" in p else overlapped(compute, storing)
-    return Terms(compute * slower, traffic / reached, packing, launch)
+        if most == 1 or "blocks" in p:
+            compute, storing = compute + storing, 0.0
+    return Terms(compute * slower, traffic / reached, packing, launch, storing * slower)
 
 
 def _brought(
@@ -140,11 +144,6 @@ def _brought(
         elif not vector or aligned % vector:
             alone += -(-other // block) * elements * max(1.0, size / 4)
     return launch, packing, alone
-
-
-def overlapped(compute: float, memory: float) -> float:
-    """Return the time of two activities that overlap: the longer time plus a tenth of the shorter time."""
-    return compute + 0.1 * memory if compute > memory else memory + 0.1 * compute
 
 
 @lru_cache(maxsize=1024)

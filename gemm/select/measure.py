@@ -14,9 +14,8 @@ import numpy as np
 from gemm.catalog import Kernel
 from gemm.core import operands
 from gemm.core.backend import Backend, Launch
-from gemm.core.plan import CALL, Rates
-from gemm.core.problem import Device, DeviceView, Operand, Problem
-from gemm.select.verify.samples import on_device, random_matrix, types_of
+from gemm.core.problem import CALL, Device, DeviceView, Operand, Problem, Rates
+from gemm.select.verify.single import on_device, random_matrix, types_of
 
 LEAST = 16
 """About the size along each axis of a product that takes only as long as its launch."""

@@ -19,17 +19,15 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel, simplest
 from gemm.core import VERSION, disk_cache, engine
-from gemm.core.plan import Rates
-from gemm.core.problem import Device
-from gemm.select import background, tuning_db
-
-if TYPE_CHECKING:
-    from gemm.select.background import Task
-    from gemm.select.worker import Line
+from gemm.core.errors import BackendUnavailable
+from gemm.core.problem import Device, Rates
+from gemm.select import tuning_db, worker
+from gemm.select.worker import Line, Task
 
 log = logging.getLogger("gemm")
 
@@ -42,7 +40,7 @@ class Facts:
 
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
-        kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.plan.Rates}}.
+        kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.problem.Rates}}.
         memory: {device key: highest memory rate of its kernels}. Kernels without a memory rate of their own use it.
         unavailable: {backend: cause and remedy}.
         deadly: {backend: how its driver killed or hung a process}.
@@ -91,31 +89,37 @@ def _rates(record: dict[str, Any]) -> Rates:
     return Rates(**{rate.name: record[rate.name] for rate in fields(Rates) if rate.name in record})
 
 
-_memory: dict[str, Facts | None] = {}
+class Recalled(dict[str, Facts | None]):
+    """{cache entry: the results in it}, read from disk at the first access; None if the entry does not exist."""
+
+    def __missing__(self, name: str) -> Facts | None:
+        blob = disk_cache.load(name)
+        return self.setdefault(name, None if blob is None else Facts(json.loads(blob)))
 
 
-def facts(*kind: str, run: bool) -> Facts | None:
-    """Return the results of the probe, from this process or from disk; None if they are not known yet.
+recalled = Recalled()
+"""The results of this process, or from disk. The absence of an entry is remembered, too."""
+
+
+def facts(*kind: str) -> Facts | None:
+    """Return the results of the probe. If they are not known, run a probe and wait for it.
 
     Args:
         kind: "drivers" for a probe that only looks for devices; nothing for a probe that also verifies kernels.
-        run: if the results are not known, run a probe and wait for it. Otherwise this function never waits.
     """
-    found = recall(entry(*kind))
-    if found is None and run:
+    if recalled[entry(*kind)] is None:
         _begin(*kind).wait()
-        found = recall(entry(*kind))
-    return found
+    return recalled[entry(*kind)]
 
 
 def soon() -> Facts | None:
     """Return the results of the probe. If they are not known, start the probe in the background and return None.
 
-    A thread inside `background.waiting` waits for the results instead.
+    A thread inside `worker.waiting` waits for the results instead.
     """
-    if background.this_thread.waits:
-        return facts(run=True)
-    found = recall(entry())
+    if worker.this_thread.waits:
+        return facts()
+    found = recalled[entry()]
     if found is None:
         _begin()
     return found
@@ -128,30 +132,11 @@ def devices(backend: str) -> tuple[Device, ...]:
     worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process. Callers
     that compute no product use this function. `gemm info`, for example, can thus report a driver that kills processes.
     """
-    from gemm.backends import registry
-    from gemm.core.errors import BackendUnavailable
-
     if backend not in HOST_BACKENDS:
-        found = facts(run=False) or facts("drivers", run=True)
+        found = recalled[entry()] or facts("drivers")
         if found and backend in found.deadly:
             raise BackendUnavailable(backend, found.deadly[backend], "Remove or update that driver")
     return registry.backend(backend).devices()
-
-
-def recall(name: str) -> Facts | None:
-    """Return the results in cache entry `name`, from memory or from disk; None if there are none.
-
-    The absence of the entry is remembered, too.
-    """
-    if name not in _memory:
-        blob = disk_cache.load(name)
-        _memory.setdefault(name, None if blob is None else Facts(json.loads(blob)))
-    return _memory[name]
-
-
-def keep(name: str, found: Facts) -> None:
-    """Make `recall` return `found` for `name` in this process."""
-    _memory[name] = found
 
 
 def _begin(*kind: str) -> Task:
@@ -165,22 +150,22 @@ def _begin(*kind: str) -> Task:
             return
         if blob is None and found.lines:
             disk_cache.store(name, json.dumps(found.lines).encode())
-        keep(name, found)
+        recalled[name] = found
 
     what = "looks for devices and verifies their kernels" if verify else "looks for devices"
-    return background.begin(name, what, search)
+    return worker.begin(name, what, search)
 
 
 def look() -> Facts:
     """Search for devices in a worker and return the results. Uses and stores no cached results."""
     found: list[Facts] = []
-    background.begin(object(), "looks for devices", lambda task: found.append(_probe(task, verify=False))).wait()
+    worker.begin(object(), "looks for devices", lambda task: found.append(_probe(task, verify=False))).wait()
     return found[0]
 
 
 def forget() -> None:
     """Delete the results in this process and on disk. The next use runs a new probe."""
-    _memory.clear()
+    recalled.clear()
     for kind in ("probe", "begun", "drivers", "verified", "costs"):
         disk_cache.remove(entry(kind))
 
@@ -273,10 +258,8 @@ def _run_worker(task: Task, request: Line, lines: list[Line]) -> tuple[str | Non
     Returns:
         The last step that the worker began; how the worker died, or None.
     """
-    from gemm.select.worker import timeout
-
     step = cause = None
-    for line in task.child.ask(request, timeout()):
+    for line in task.child.ask(request, worker.timeout()):
         if line["step"] == "begin":
             step = line["what"]
         elif line["step"] in ("died", "refused"):
@@ -294,8 +277,6 @@ def answer(request: Line) -> Iterator[Line]:
 
 
 def _check(request: Line) -> Iterator[Line]:
-    from gemm.backends import registry
-    from gemm.core.errors import BackendUnavailable
     from gemm.select.verify.suite import planned
 
     name, key = request["kernel"], request["device"]
@@ -320,10 +301,8 @@ def _check(request: Line) -> Iterator[Line]:
 
 def explore(request: Line) -> Iterator[Line]:
     """Yield a line for each backend, device and kernel, except for those that the request skips."""
-    from gemm.backends import registry
-    from gemm.core.errors import BackendUnavailable
     from gemm.select.measure import measure
-    from gemm.select.verify.suite import quick
+    from gemm.select.verify.suite import verify
 
     skip = request["skip"]
     for name in BACKENDS:
@@ -349,7 +328,7 @@ def explore(request: Line) -> Iterator[Line]:
                 yield {"step": "begin", "what": what}
                 record = {"step": "kernel", "kernel": kernel.label, "device": device.key, "ok": False, "error": ""}
                 try:
-                    quick(backend, kernel, device)
+                    verify(backend, kernel, device)
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
                 except Exception as error:  # any exception means that the kernel failed
                     yield {**record, "error": str(error) or repr(error)}
@@ -375,6 +354,4 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
 
 
 if __name__ == "__main__":
-    from gemm.select.worker import serve
-
-    serve(answer)
+    worker.serve(answer)

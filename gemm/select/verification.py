@@ -20,17 +20,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gemm.catalog import BY_NAME, HOST_BACKENDS, Kernel
 from gemm.core import disk_cache, engine, threads
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
-from gemm.select import background, probe, tuning_db
+from gemm.select import probe, tuning_db, worker
 from gemm.select.probe import Facts
-
-if TYPE_CHECKING:
-    from gemm.select.worker import Child, Line
+from gemm.select.worker import Line
 
 log = logging.getLogger("gemm")
 
@@ -67,7 +65,7 @@ def forget_choices(*, repeated: bool = True) -> None:
         forget()
 
 
-background.finished.append(forget_choices)
+worker.finished.append(forget_choices)
 engine.limiting.append(forget_choices)
 
 
@@ -117,7 +115,7 @@ def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
 
 def known_to_fail(kernel: Kernel, device: Device) -> str:
     """Return what is known to be wrong with `kernel` on `device`, or "". Starts no probe and no verification."""
-    why = failed(kernel, device) or unverified(kernel, device, probe.facts(run=False))
+    why = failed(kernel, device) or unverified(kernel, device, probe.recalled[probe.entry()])
     return "" if why == UNKNOWN else why
 
 
@@ -126,23 +124,23 @@ def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
 
     None means that the kernel, with its present source, is not verified yet.
     """
-    facts = probe.recall(probe.entry("verified"))
+    facts = probe.recalled[probe.entry("verified")]
     found = facts.of(kernel, device) if facts else None
     return found if found and found["source"] == tuning_db.fingerprint(kernel) else None
 
 
-def begin(kernel: Kernel, device: Device) -> background.Task:
+def begin(kernel: Kernel, device: Device) -> worker.Task:
     """Return the background task that verifies `kernel` on `device`; start it if it is not running yet.
 
     When the task has ended, `record` returns its result.
     """
     key = "verified", kernel.label, device.backend, device.name, device.driver
 
-    def work(task: background.Task) -> None:
+    def work(task: worker.Task) -> None:
         if record(kernel, device) is None:
             _verify(kernel, device, task.child, lambda: task.stopped)
 
-    return background.begin(key, f"verifies {kernel.label} on {device.name}", work)
+    return worker.begin(key, f"verifies {kernel.label} on {device.name}", work)
 
 
 def verified(kernel: Kernel, device: Device) -> bool:
@@ -162,13 +160,11 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from gemm.select.worker import Child
-
     unknown = [kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None]
     waiting = deque(unknown)  # the threads share it: each kernel goes to one of them
 
     def work(_: int) -> None:
-        with Child("gemm.select.probe") as child:
+        with worker.Child("gemm.select.probe") as child:
             while waiting and time.monotonic() < until:
                 try:
                     kernel = waiting.popleft()
@@ -181,14 +177,12 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
         list(pool.map(work, range(most)))  # raises what a thread has raised
 
 
-def _verify(kernel: Kernel, device: Device, child: Child, stopped: Callable[[], bool] = lambda: False) -> None:
+def _verify(kernel: Kernel, device: Device, child: worker.Child, stopped: Callable[[], bool] = lambda: False) -> None:
     """Have `child` verify `kernel`, and store the result unless `stopped()` says that this process is ending."""
-    from gemm.select.worker import timeout
-
     log.info("gemm verifies %s on %s, once for its driver", kernel.label, device.name)
     found: Line = {"ok": False, "error": "the child process found no such device"}
     request = {"kernel": kernel.name, "device": device.key, "name": device.name, "driver": device.driver}
-    for line in child.ask(request, timeout()):
+    for line in child.ask(request, worker.timeout()):
         if line["step"] == "kernel":
             found = line
         elif line["step"] in ("died", "refused"):
@@ -210,8 +204,8 @@ def _verify(kernel: Kernel, device: Device, child: Child, stopped: Callable[[], 
 
     name = probe.entry("verified")
     with _recording:
-        here = probe.recall(name)
-        probe.keep(name, probe.Facts(_merged(here.lines if here else [], about, known)))
+        here = probe.recalled[name]
+        probe.recalled[name] = probe.Facts(_merged(here.lines if here else [], about, known))
         if found.get("step") != "refused":  # "refused" says nothing about the kernel: the next process tries again
             disk_cache.update(name, change)
 

@@ -1,26 +1,154 @@
-"""A worker: a child process that loads drivers, because a driver may abort, hang or compute garbage.
+"""Background work, for which a product need not wait, and the child processes that do it.
 
-The worker process is `python -m MODULE` and calls `serve`, which answers each request on standard input with lines of
-JSON. The parent process holds a `Child` and reads each answer under a time limit. If the worker process died or hung,
-the next request starts a new one. A step that fails therefore costs only that step.
+A `Task` is one piece of background work: a search for devices, or the verification of a kernel. It has a key and a
+thread. Several callers that ask for the same key share one task while it runs. The command line, and calls that name a
+device, wait for the task. After `PATIENCE` seconds a log line says that they wait. Other calls do not wait: they choose
+a kernel by what is known so far. No lock is held while a task runs. After a fork the child process forgets its parent's
+tasks, because their threads do not exist in the child.
+
+A worker is a child process that loads drivers, because a driver may abort, hang or compute garbage. The worker process
+is `python -m MODULE` and calls `serve`, which answers each request on standard input with lines of JSON. The parent
+process holds a `Child` and reads each answer under a time limit. If the worker process died or hung, the next request
+starts a new one. A step that fails therefore costs only that step.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import logging
 import os
-import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemm.core import threads
+
+if TYPE_CHECKING:
+    import queue
+    import subprocess
+
+log = logging.getLogger("gemm")
+
+PATIENCE = 2.0
+"""Seconds of waiting after which a log line says what the caller waits for."""
+finished: list[Callable[[], None]] = []
+"""Functions to call when a task has ended, because cached choices may be out of date."""
+
+_lock = threads.lock()
+_running: dict[object, Task] = {}
+
+
+class _Thread(threading.local):
+    """Data of each thread. `waits` is the number of nested `waiting` blocks that the thread is in."""
+
+    waits = 0
+
+
+this_thread = _Thread()
+"""If `this_thread.waits` is not 0, products of this thread wait for tasks even if the call names no device."""
+
+
+class Task:
+    """A piece of background work that runs or has ended.
+
+    Attributes:
+        child: the worker (child process) that does the work.
+        stopped: this process is ending; the work must stop.
+        leave: called when this process ends, to store what has been found so far.
+    """
+
+    def __init__(self, key: object, what: str, work: Callable[[Task], None], child: Child) -> None:
+        self.child, self.stopped = child, False
+        self.leave: Callable[[], None] = lambda: None
+        self._key, self._what, self._work = key, what, work
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._begun = True
+
+    def start(self) -> None:
+        """Start the work in a thread. If the system can start no thread, `wait` does the work."""
+        try:
+            threading.Thread(target=self._run, name="gemm-task", daemon=True).start()
+        except RuntimeError:
+            self._begun = False
+            _running.pop(self._key, None)
+
+    def wait(self) -> None:
+        """Wait until the work is done. Raises the exception that the work raised."""
+        if not self._begun:
+            self._begun = True
+            self._run()
+        if not self._done.wait(PATIENCE):
+            log.warning("gemm waits: it %s, once for this machine's drivers", self._what)
+            self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Stop the work because this process is ending."""
+        self.stopped = True
+        self.leave()
+        self.child.close(patience=0.5)
+
+    def _run(self) -> None:
+        try:
+            with self.child:
+                self._work(self)
+        except BaseException as error:  # `wait` raises the error again
+            self._error = error
+            if not self.stopped:
+                log.warning("gemm gave up when it %s: %s", self._what, error)
+        finally:
+            _running.pop(self._key, None)
+            try:
+                for callback in () if self.stopped else finished:
+                    callback()
+            finally:
+                self._done.set()
+
+
+def begin(key: object, what: str, work: Callable[[Task], None]) -> Task:
+    """Return the running task with the key `key`. If there is none, start a new task.
+
+    Args:
+        what: a description for log lines, such as "verifies ...".
+        work: does the work. It must store its result where callers look before they begin a task.
+    """
+    timeout()  # raises in the caller's thread if the setting is not valid
+    with _lock:
+        task = _running.get(key)
+        if task is None:
+            task = _running[key] = Task(key, what, work, Child("gemm.select.probe"))
+            task.start()
+    return task
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Make this thread's products wait for tasks inside the `with` block, for explanations and measurements."""
+    this_thread.waits += 1
+    try:
+        yield
+    finally:
+        this_thread.waits -= 1
+
+
+def _stop() -> None:
+    for task in list(_running.values()):
+        task.stop()
+
+
+atexit.register(_stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_running.clear)
+
 
 Line = dict[str, Any]
 
@@ -56,7 +184,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str | None]
 
     def ask(self, request: Any, limit: float) -> Iterator[Line]:
         """Yield the lines of the answer to `request`.
@@ -64,13 +192,16 @@ class Child(contextlib.AbstractContextManager["Child"]):
         If the process ends, or is silent for `limit` seconds, the last line is {"step": "died", "cause": ...}. If the
         operating system refuses to start the process, the only line is {"step": "refused", "cause": ...}.
         """
+        import queue
+        import subprocess
+
         patience = limit if self._process else max(limit, STARTING)
         try:
             process = self._process = self._process or self._start()
         except (OSError, RuntimeError) as error:  # the system grants no process or no thread
             yield {"step": "refused", "cause": f"did not start: {error}"}
             return
-        lines, finished = self._lines, False
+        lines, ended = self._lines, False
         assert process.stdin is not None
         try:
             with contextlib.suppress(OSError):  # the process is dead: reading its answer reports that
@@ -86,12 +217,12 @@ class Child(contextlib.AbstractContextManager["Child"]):
                     break
                 line, patience = json.loads(text), limit
                 if line == _END:
-                    finished = True
+                    ended = True
                     return
                 if line != _READY:
                     yield line
         finally:
-            if not finished:  # the process died, or the caller stopped reading
+            if not ended:  # the process died, or the caller stopped reading
                 self.close()
         yield {"step": "died", "cause": cause}
 
@@ -100,6 +231,8 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
         The next request starts a new process.
         """
+        import subprocess
+
         process, self._process = self._process, None
         if process is None:
             return
@@ -117,6 +250,9 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
     def _start(self) -> subprocess.Popen[str]:
         """Start the process. Raises OSError, RuntimeError."""
+        import queue
+        import subprocess
+
         # Relative entries of the path would load modules from the current folder, which another user may control. The
         # option "-m" adds that folder, too (CWE-427).
         inherited = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))

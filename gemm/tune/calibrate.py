@@ -15,8 +15,7 @@ from itertools import product
 
 from gemm.backends import registry
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.plan import Candidate
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Candidate, Device, Problem
 from gemm.select import calibration, choice, measure, verification
 
 SQUARES = (512, 1024, 256, 2048, 4096, 128)

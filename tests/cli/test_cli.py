@@ -21,7 +21,7 @@ from gemm.cli import COMMANDS, bench, info, main
 from gemm.cli import verify as verify_command
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
-from gemm.frontend import report
+from gemm.frontend import inventory
 from gemm.select.verify.single import ORDERED
 
 SMALL = ["bench", "-M", "33", "-N", "20", "-K", "17", "--backends", "cpu,numpy", "--iterations", "2", "--warmup", "1"]
@@ -168,7 +168,7 @@ class TestInfo:
             "broken": ["bad.icd"],
             "devices": [],
         }
-        shown = "\n".join(report._backend_text("cuda", facts))
+        shown = "\n".join(inventory._backend_text("cuda", facts))
         assert "no driver" in shown
         assert "install one" in shown
         assert "does not load: bad.icd" in shown

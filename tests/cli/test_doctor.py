@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from helpers import remember
 
 import gemm
 from gemm.backends.opencl import backend as opencl_backend
@@ -263,8 +264,8 @@ class TestDrivers:
             {"step": "kernel", "kernel": name, "device": "opencl:0", "ok": name == "good", "error": "off\nby one"}
             for name in ("good", "wrong", "worse")
         ]
-        monkeypatch.setattr(probe, "facts", lambda *, run: probe.Facts(lines))
-        monkeypatch.setattr(probe, "recall", lambda _: None)
+        remember(monkeypatch, probe.Facts(lines))
+        monkeypatch.setitem(probe.recalled, probe.entry("verified"), None)
         finding = only(drivers.verification())
         assert finding.what == "2 kernels fail on opencl:0; wrong: off"
 

@@ -29,7 +29,7 @@ from gemm.core import disk_cache
 from gemm.core.backend import Backend, Kept
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device, DeviceView
-from gemm.select import background, candidates, cost, probe, verification, worker
+from gemm.select import candidates, cost, probe, verification, worker
 
 FAULTY, SPARE = "sgemm_faulty_1x1", "sgemm_faulty_2x2"
 DEVICE = Device("faulty", "faulty:0", "a device", driver="1", kind="gpu")
@@ -130,12 +130,12 @@ def plant(monkeypatch):
         monkeypatch.setattr(registry, "backend", lambda name: backend if name == "faulty" else real(name))
         monkeypatch.setattr(worker, "Child", lambda _: Verifier(fault))
         monkeypatch.setattr(
-            probe, "_memory", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
+            probe, "recalled", {probe.entry(): facts(DEVICE, FAULTY, SPARE), probe.entry("verified"): None}
         )
         execute.forget()
         return backend
 
-    with background.waiting():  # for the verification of what would be chosen
+    with worker.waiting():  # for the verification of what would be chosen
         yield planted
     execute.forget()
 
@@ -418,7 +418,7 @@ def pocl(plant, monkeypatch):
     device = registry.backend("opencl").devices()[0]
     host = [row for row in KERNELS if row.backend in HOST_BACKENDS]
     monkeypatch.setattr(candidates, "KERNELS", (*host, BY_NAME[NAIVE], BY_NAME[LOCAL]))
-    monkeypatch.setattr(probe, "_memory", {probe.entry(): facts(device, NAIVE, LOCAL)})
+    monkeypatch.setattr(probe, "recalled", probe.Recalled({probe.entry(): facts(device, NAIVE, LOCAL)}))
     monkeypatch.setattr(disk_cache, "load", lambda _: None)
     monkeypatch.setattr(disk_cache, "store", lambda *_: None)
     monkeypatch.setattr(device.handle, "_programs", {})
@@ -509,7 +509,7 @@ VERIFYING = """
 import logging, os, sys
 import numpy as np
 import gemm
-from gemm.select import background, probe, worker
+from gemm.select import probe, worker
 logging.basicConfig(stream=sys.stdout)
 fault, started = os.environ["FAULT"], []
 
@@ -526,8 +526,8 @@ class First(worker.Child):
         return process
 
 worker.Child = First
-background.PATIENCE = 90.0
-probe._memory[probe.entry()] = probe.Facts([])
+worker.PATIENCE = 90.0
+probe.recalled[probe.entry()] = probe.Facts([])
 a = np.random.default_rng(0).integers(-9, 10, (40, 40)).astype(np.float32)
 c = a.copy()
 for _ in range(2):

@@ -21,8 +21,7 @@ from gemm import execute
 from gemm.backends import registry
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.plan import Split
-from gemm.core.problem import Problem
+from gemm.core.problem import Problem, Split
 from gemm.execute import split
 from gemm.select import probe, verification
 
@@ -43,7 +42,7 @@ def device(request, monkeypatch):
         pytest.skip(str(error))
     rates = {"launch": 1e-6, "flops": 1e11, "upload": 1e12, "download": 1e12}
     facts = probed((replace(found, kind="gpu"), dict.fromkeys(KERNELS[found.backend], rates)))
-    monkeypatch.setattr(probe, "_memory", {probe.entry(): facts})
+    monkeypatch.setattr(probe, "recalled", probe.Recalled({probe.entry(): facts}))
     found_right = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
     monkeypatch.setattr(verification, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
     monkeypatch.setattr(verification, "_failed", {})
@@ -477,14 +476,14 @@ def test_nothing_is_learned_from_what_was_computed(device, reproducible):
 def rated(monkeypatch, seed):
     """The probe is said to have found other rates, by chance."""
     dice = np.random.default_rng(seed)
-    facts = probe._memory[probe.entry()]
+    facts = probe.recalled[probe.entry()]
     assert facts is not None
     lines = [
         {**line, "launch": 10 ** dice.uniform(-6, -3), "flops": 10 ** dice.uniform(10, 12),
          "upload": 10 ** dice.uniform(9, 11), "download": 10 ** dice.uniform(9, 11)}
         if line["step"] == "kernel" else line for line in facts.lines
     ]  # fmt: skip
-    monkeypatch.setattr(probe, "_memory", {probe.entry(): probe.Facts(lines)})
+    monkeypatch.setattr(probe, "recalled", probe.Recalled({probe.entry(): probe.Facts(lines)}))
     execute.forget()
 
 

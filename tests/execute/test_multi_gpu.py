@@ -15,8 +15,7 @@ from gemm import execute
 from gemm.backends import registry
 from gemm.core import operands
 from gemm.core.errors import BackendUnavailable
-from gemm.core.plan import Split
-from gemm.core.problem import Problem
+from gemm.core.problem import Problem, Split
 from gemm.execute import split
 from gemm.select import probe, verification
 
@@ -32,7 +31,7 @@ def emulate(monkeypatch):
         helpers.emulate(monkeypatch, "5.3", devices=count, pools=1, sms=2, **{"streams": "late", **settings})
         monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))
         devices = registry.backend("cuda").devices()
-        monkeypatch.setattr(probe, "_memory", {probe.entry(): probed(*((x, {}) for x in devices))})
+        monkeypatch.setattr(probe, "recalled", probe.Recalled({probe.entry(): probed(*((x, {}) for x in devices))}))
         verdict = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
         monkeypatch.setattr(verification, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")])
         monkeypatch.setattr(verification, "_failed", {})

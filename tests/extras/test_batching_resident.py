@@ -11,8 +11,8 @@ from gemm.backends import registry
 from gemm.backends.cuda import driver, pointer_table
 from gemm.backends.cuda.backend import Launcher
 from gemm.core.errors import KernelFailed
-from gemm.core.plan import Plan
-from gemm.extras import pointer_batch
+from gemm.core.problem import Plan
+from gemm.extras import batching
 from gemm.frontend import plan_cache
 from gemm.select import verification
 
@@ -182,7 +182,7 @@ def test_runs_of_several_kinds(ours, together):
 
 
 def test_dependent_ones_keep_their_order(library, together):
-    count = 3 * pointer_batch._LATE
+    count = 3 * batching._LATE
     p, q = matrices(1), [x / 4 for x in matrices(count)]
     (first,), b = sent(library, p, q)
     chain = [first, *(library.array(x) for x in matrices(count))]
@@ -294,7 +294,7 @@ def test_large_ones_are_launched_by_themselves(cuda):
     for size in (16, 64, 512, 2048):
         one = gemm.core.problem.Problem("float32", size, size, size, device=device.key)
         many = gemm.core.problem.Problem("float32", size, size, size, batch=32, device=device.key, apart=True)
-        worth.append(pointer_batch._worth(many, one, where))
+        worth.append(batching._worth(many, one, where))
     assert worth[0]
     assert not worth[-1]
     assert worth == sorted(worth, reverse=True)

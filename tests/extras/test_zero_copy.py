@@ -26,9 +26,8 @@ from gemm.backends.opencl.layout import layouts
 from gemm.backends.opencl.mapped import owner
 from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import BY_NAME, KERNELS
-from gemm.core import operands
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.problem import Problem
+from gemm.core.problem import Problem, place_of
 from gemm.select import verification
 
 try:
@@ -475,7 +474,7 @@ def test_a_plan_tells_what_is_copied(kernel, capsys):
         pytest.skip(f"{kernel} does not run on {HERE}")
     here, page = lying(), lying("cpu")
     plain = page(256, 258)[:, :256]  # in nobody's order
-    assert [operands.place(x) for x in (here(4, 4).T, page(256, 256), page(4, 4), plain, None)] == [
+    assert [place_of(x) for x in (here(4, 4).T, page(256, 256), page(4, 4), plain, None)] == [
         HERE, "4096", "", "", ""]  # fmt: skip
     options = {"kernel": kernel, "backend": HERE}
     for a, b, out in itertools.product((here(256, 256), here(256, 256).T, page(256, 256), plain), repeat=3):

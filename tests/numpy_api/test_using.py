@@ -20,7 +20,7 @@ from numpy.testing import assert_array_equal
 
 import gemm
 from gemm.core import numpy_original
-from gemm.numpy_api import products as functions
+from gemm.numpy_api import array as functions
 
 OWN = {name: getattr(np, name) for name in ("matmul", "dot", "inner", "vdot", "tensordot", "einsum")}
 ROOT = Path(gemm.__file__).parent
@@ -37,7 +37,7 @@ def products(monkeypatch):
             calls.append({name: value for name, value in options.items() if value is not None})
         return real(*operands, **options)
 
-    for module in ("gemm.numpy_api.products", "gemm.numpy_api.tensordot"):
+    for module in ("gemm.numpy_api.array", "gemm.numpy_api.tensordot"):
         monkeypatch.setattr(sys.modules[module], "gemm", counted)
     return calls
 
@@ -156,7 +156,7 @@ def test_a_backend_that_is_not_there_is_an_error(monkeypatch):
         raise gemm.BackendUnavailable("cuda", "no driver")
 
     with gemm.use():
-        monkeypatch.setattr(sys.modules["gemm.numpy_api.products"], "gemm", gone)
+        monkeypatch.setattr(sys.modules["gemm.numpy_api.array"], "gemm", gone)
         with pytest.raises(gemm.BackendUnavailable):
             np.matmul(A, B)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import remember
 from test_entrants import GPU, facts
 
 import gemm
@@ -51,7 +52,7 @@ def machine(empty, monkeypatch):
     known.kernels = {
         key: {**x, "launch": 1e-5, "flops": 2e12, "upload": 2e9, "download": 2e9} for key, x in known.kernels.items()
     }
-    monkeypatch.setattr(probe, "facts", lambda *, run: known)
+    remember(monkeypatch, known)
     monkeypatch.setattr(
         candidates.registry, "backend", lambda name: Backend([GPU] if name == "opencl" else REAL(name).devices())
     )
@@ -70,6 +71,10 @@ def keep(table):
     calibration.keep()
 
 
+def factor(row, device, problem):
+    return calibration.factor(calibration.subject(row, device, problem), problem)
+
+
 class Backend:
     def __init__(self, devices):
         self._devices = tuple(devices)
@@ -81,14 +86,14 @@ class Backend:
 def test_a_factor_counts_for_its_class_and_less_for_neighbours(machine):
     row = BY_NAME["sgemm_scalar_4x4"]
     keep({(HOST.key, "float32"): {CLASS: math.log(3)}})
-    here = calibration.factor(row, HOST, SQUARE)
-    beside = calibration.factor(row, HOST, Problem("float32", 2048, 1024, 1024))
+    here = factor(row, HOST, SQUARE)
+    beside = factor(row, HOST, Problem("float32", 2048, 1024, 1024))
     assert 2.5 < here < 3
     assert 1 < beside < here
-    assert calibration.factor(row, HOST, Problem("float32", 4096, 4096, 1024)) == 1
-    assert calibration.factor(row, HOST, Problem("float64", 1024, 1024, 1024)) == 1
-    assert calibration.factor(row, HOST, Problem("float32", 1024, 1024, 1024, places=("64", "64", "", "64"))) == 1
-    assert calibration.factor(row, HOST, Problem("float32", 1024, 1024, 1024, device=HOST.key)) == 1
+    assert factor(row, HOST, Problem("float32", 4096, 4096, 1024)) == 1
+    assert factor(row, HOST, Problem("float64", 1024, 1024, 1024)) == 1
+    assert factor(row, HOST, Problem("float32", 1024, 1024, 1024, places=("64", "64", "", "64"))) == 1
+    assert factor(row, HOST, Problem("float32", 1024, 1024, 1024, device=HOST.key)) == 1
 
 
 def test_what_was_fitted_is_found_again(machine):
@@ -106,7 +111,7 @@ def test_bounds_stay_below_corrected_predictions(machine):
     classes = itertools.product((0, 3), (3, 6, 9), (3, 6, 9), (3, 6, 9))
     keep({(GPU.key, "float32"): {at: dice.uniform(-1, 1) for at in classes}})
     line = candidates.lineup(
-        candidates.example(SQUARE), "opencl", None, probe.facts(run=False), host=False, trusting=False
+        candidates.example(SQUARE), "opencl", None, probe.recalled[probe.entry()], host=False, trusting=False
     )
     assert line.able
     for _ in range(40):
@@ -123,7 +128,7 @@ def test_bounds_of_resident_operands_stay_below_corrected_predictions(machine):
     rows = [row.name for row in KERNELS if row.backend == "opencl" and row.dtype == "float32"]
     keep({(GPU.key, name): {at: dice.uniform(-1, 1) for at in classes} for name in rows})
     kind = Problem("float32", 1, 1, 1, device=GPU.key)
-    line = candidates.held(candidates.example(kind), "auto", None, probe.facts(run=False), GPU)
+    line = candidates.lineup_on(candidates.example(kind), "auto", None, probe.recalled[probe.entry()], GPU)
     assert line.able
     corrected = 0
     for _ in range(40):
@@ -141,7 +146,7 @@ def test_a_class_is_corrected_by_what_was_measured_of_it_else_by_its_neighbours(
     keep({whose: {(0, 9, 9, 9): 1.0, (0, 9, 9, 10): -2.0, (0, 5, 9, 9): 0.5}})
 
     def late(*octaves):
-        return math.log(calibration.factor(row, HOST, Problem("float32", *(1 << x for x in octaves))))
+        return math.log(factor(row, HOST, Problem("float32", *(1 << x for x in octaves))))
 
     assert late(9, 9, 9) == pytest.approx(1 / (1 + calibration.PRIOR))
     assert late(9, 9, 10) == pytest.approx(-2 / (1 + calibration.PRIOR))
@@ -156,11 +161,11 @@ def test_what_the_process_sees_takes_the_place_of_what_was_fitted(machine):
     row, whose = BY_NAME["sgemm_scalar_4x4"], (HOST.key, "float32")
     keep({whose: {CLASS: 0.5}})
     calibration.observe(whose, CLASS, 1.0)
-    assert calibration.factor(row, HOST, SQUARE) == pytest.approx(math.exp(1 / (1 + calibration.PRIOR)))
+    assert factor(row, HOST, SQUARE) == pytest.approx(math.exp(1 / (1 + calibration.PRIOR)))
     ordered = replace(SQUARE, reproducible=True)  # which learns nothing
-    assert calibration.factor(row, HOST, ordered) == pytest.approx(math.exp(0.5 / (1 + calibration.PRIOR)))
+    assert factor(row, HOST, ordered) == pytest.approx(math.exp(0.5 / (1 + calibration.PRIOR)))
     calibration.forget()
-    assert calibration.factor(row, HOST, SQUARE) == calibration.factor(row, HOST, ordered)
+    assert factor(row, HOST, SQUARE) == factor(row, HOST, ordered)
 
 
 class Clock:
@@ -231,11 +236,11 @@ class TestWhileAProgramRuns:
         assert delivered[: calibration.TIMES] == [None] * calibration.TIMES  # not yet to be repeated without a look
         assert delivered[-1] is not None
 
-    @pytest.mark.parametrize("how", ["GEMM_ADAPT=0", "reproducible", "named"])
+    @pytest.mark.parametrize("how", ["GEMM_ADAPT=0", "reproducible", "in place", "named"])
     def test_nothing_is_learned(self, machine, monkeypatch, how):
         if how == "GEMM_ADAPT=0":
             monkeypatch.setenv("GEMM_ADAPT", "0")
-        more = {"reproducible": True} if how == "reproducible" else {}
+        more = {"reproducible": {"reproducible": True}, "in place": {"places": ("64", "64", "", "64")}}.get(how, {})
         first = execute.choose(Problem("float32", 1024, 1024, 1024, **more))
         clock = Clock(monkeypatch, {"cpu:0": 50.0, GPU.key: 50.0})
         if how == "named":
@@ -246,13 +251,13 @@ class TestWhileAProgramRuns:
         else:
             assert None not in products(6, **more)
             assert set(clock.launched) == {first.device.key}
-        assert calibration.factor(first.kernel, first.device, SQUARE) == 1
+        assert factor(first.kernel, first.device, SQUARE) == 1
 
 
 def test_tune_fits_this_machine(empty, monkeypatch, capsys):
     monkeypatch.setattr(calibrate, "SHAPES", ((1, 96, 80, 64), (3, 33, 17, 9)))
     monkeypatch.setattr(tune, "QUICK", 60.0)  # others use the cores, too
-    monkeypatch.setattr(probe, "facts", lambda *, run: probe.Facts([]))
+    remember(monkeypatch, probe.Facts([]))
     assert main(["tune", "--quick", "--device", "cpu:0"]) == 0
     assert "Measured ÷ predicted" in capsys.readouterr().out
     table = calibration.stored()

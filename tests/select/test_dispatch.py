@@ -21,8 +21,7 @@ from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
 from gemm.core import disk_cache, threads
 from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
-from gemm.core.plan import Rates
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, Problem, Rates
 from gemm.select import calibration, candidates, cost, probe, verification, worker
 from gemm.select import measure as measuring
 from gemm.select.measure import measure
@@ -447,7 +446,7 @@ def probed(tmp_path, fault):
         import json, logging
         logging.basicConfig()
         from gemm.select import probe
-        facts = probe.facts(run=True)
+        facts = probe.facts()
         print(json.dumps(facts.lines))
         """,
         path=tmp_path, GEMM_CACHE_DIR=tmp_path / "cache", EVIL=fault, GEMM_PROBE_TIMEOUT="5",
@@ -482,8 +481,8 @@ def test_a_child_that_the_system_refuses_to_start_is_said_and_not_remembered(mon
     monkeypatch.setattr(disk_cache, "load", lambda _: None)
     monkeypatch.setattr(disk_cache, "store", lambda *entry: stored.append(entry))
     monkeypatch.setattr(disk_cache, "update", lambda *entry: stored.append(entry))
-    monkeypatch.setattr(probe, "_memory", {})
-    assert probe.facts(run=True).lines == []
+    monkeypatch.setattr(probe, "recalled", probe.Recalled())
+    assert probe.facts().lines == []
     assert not verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
     assert [record.getMessage().count("temporarily unavailable") for record in caplog.records] == [1, 1]
     assert stored == []
@@ -528,10 +527,10 @@ def test_auto_survives_an_opencl_driver_that_dies_on_loading(tmp_path, fault):
     told = python(
         """
         import logging, numpy as np, gemm
-        from gemm.select import background
+        from gemm.select import worker
         logging.basicConfig()
         a = np.ones((1500, 1500), np.float32)
-        with background.waiting():
+        with worker.waiting():
             assert (gemm.gemm(a, a) == 1500).all()
         """,
         GEMM_CACHE_DIR=tmp_path / "cache", OCL_ICD_VENDORS=tmp_path / "vendors", GEMM_PROBE_TIMEOUT="5",

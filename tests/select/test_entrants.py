@@ -49,7 +49,7 @@ def facts():
 
 
 def bound(entrant, problem):
-    return entrant.bound(problem, problem.flops, problem.moved)
+    return entrant.bound.seconds(problem, problem.flops, problem.moved)
 
 
 def problems(device, kind, count=60):
@@ -94,8 +94,9 @@ def test_few_are_weighed(monkeypatch):
     monkeypatch.setattr(
         candidates.RowOnDevice, "weigh", lambda self, problem: weighed.append(self) or weigh(self, problem)
     )
-    line = candidates.held(candidates.example(Problem("float32", 1, 1, 1, device=GPU.key)), "auto", None, facts(), GPU)
-    able = [entrant for _, entrant in line.able]
+    kind = candidates.example(Problem("float32", 1, 1, 1, device=GPU.key))
+    line = candidates.lineup_on(kind, "auto", None, facts(), GPU)
+    able = [entrant for rows in line.able.values() for _, entrant in rows]
     for problem in problems(GPU, KINDS[0]):
         queue = choice._Queue(problem)
         queue.add(line)

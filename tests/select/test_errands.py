@@ -11,9 +11,8 @@ import helpers
 import pytest
 
 from gemm.catalog import BY_NAME
-from gemm.core.plan import Candidate
-from gemm.core.problem import Device
-from gemm.select import background, choice, probe, verification
+from gemm.core.problem import Candidate, Device
+from gemm.select import choice, probe, verification, worker
 
 SLOW = """
 import os, time
@@ -53,15 +52,15 @@ import numpy as np
 signal.alarm(100)  # what hangs is a failure
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 import gemm
-from gemm.select import background, probe
-gate, background.PATIENCE = os.environ["GATE"], 0.1
+from gemm.select import probe, worker
+gate, worker.PATIENCE = os.environ["GATE"], 0.1
 small, large = np.ones((9, 9), np.float32), np.ones((700, 700), np.float32)
 def reached():
     while not os.path.exists(gate + ".reached"): time.sleep(0.01)
 def opened():
     open(gate, "w").close()
 def searched():
-    while probe.facts(run=False) is None or background._running: time.sleep(0.01)
+    while probe.recalled[probe.entry()] is None or worker._running: time.sleep(0.01)
 """
 
 
@@ -81,7 +80,7 @@ def python(tmp_path):
 def test_while_a_thread_waits_for_devices_small_products_and_forks_go_on(python):
     python(
         """
-        waits = threading.Thread(target=probe.facts, kwargs={"run": True})
+        waits = threading.Thread(target=probe.facts)
         waits.start()
         reached()
         assert (gemm.gemm(small, small) == 9).all() and waits.is_alive()
@@ -93,7 +92,7 @@ def test_while_a_thread_waits_for_devices_small_products_and_forks_go_on(python)
         assert waits.is_alive()
         opened()
         waits.join()
-        assert probe.facts(run=False).devices
+        assert probe.recalled[probe.entry()].devices
         """
     )
 
@@ -103,16 +102,16 @@ def test_a_child_of_a_fork_in_the_midst_of_a_search_makes_its_own(python):
     """The parent's goes on in no thread of the child's."""
     python(
         """
-        waits = threading.Thread(target=probe.facts, kwargs={"run": True})
+        waits = threading.Thread(target=probe.facts)
         waits.start()
         reached()
         if (pid := os.fork()) == 0:
             signal.alarm(50)
             opened()
-            os._exit(0 if probe.facts(run=True).devices and (gemm.gemm(large, large) == 700).all() else 1)
+            os._exit(0 if probe.facts().devices and (gemm.gemm(large, large) == 700).all() else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         waits.join()
-        assert probe.facts(run=False).devices
+        assert probe.recalled[probe.entry()].devices
         """
     )
 
@@ -126,7 +125,7 @@ def test_a_large_product_is_computed_by_what_is_known_while_devices_are_looked_f
         assert plan.device == "cpu:0" and "until devices have been looked for" in plan.reason
         for _ in range(3):
             assert (gemm.gemm(large, large) == 700).all() and (plan(large, large) == 700).all()
-        assert probe.facts(run=False) is None
+        assert probe.recalled[probe.entry()] is None
         opened()
         searched()
         assert (plan(large, large) == 700).all()
@@ -148,7 +147,7 @@ def test_who_names_a_device_or_asks_for_the_choice_waits_and_is_told(python, cod
                 opened()
         logging.getLogger("gemm").addHandler(Told())
         {code}
-        assert probe.facts(run=False).devices
+        assert probe.recalled[probe.entry()].devices
         """
     )
     assert "gemm waits: it looks for devices and verifies their kernels" in told
@@ -182,7 +181,7 @@ def test_several_threads_make_one_search(python, tmp_path):
         from gemm.select.worker import Child
         start = Child._start
         Child._start = lambda self: started.append(self) or start(self)
-        waits = [threading.Thread(target=probe.facts, kwargs={"run": True}) for _ in range(4)]
+        waits = [threading.Thread(target=probe.facts) for _ in range(4)]
         for thread in waits: thread.start()
         gemm.gemm(large, large)
         reached(), opened()
@@ -203,7 +202,7 @@ def test_a_process_that_ends_leaves_what_it_has_found_to_the_next_one(python, tm
         asked, ask = [], Child.ask
         Child.ask = lambda self, request, limit: asked.append(request) or ask(self, request, limit)
         opened()
-        facts = probe.facts(run=True)
+        facts = probe.facts()
         assert "sgemm_scalar_4x4 on cpu:0" in asked[0]["skip"]
         assert facts.kernels["sgemm_scalar_4x4", "cpu:0"]["ok"] and facts.kernels["sgemm_slow_1x1", "slow:0"]["ok"]
         """
@@ -217,7 +216,7 @@ def test_an_error_of_the_work_is_that_of_who_waits():
 
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="the work's"):
-            background.begin("faulty", "fails", work).wait()
+            worker.begin("faulty", "fails", work).wait()
 
 
 def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
@@ -226,7 +225,7 @@ def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done = []
-    task = background.begin("alone", "works", done.append)
+    task = worker.begin("alone", "works", done.append)
     assert not done
     task.wait()
     assert done == [task]
@@ -247,7 +246,7 @@ class Field:
         rows = (FAST, OTHER, TILE)
         self.left = [Candidate(row, GPU, time) for row, time in zip(rows, seconds, strict=True)]
 
-    def pop(self):
+    def pop(self, without):
         return self.left.pop(0) if self.left else None
 
 
@@ -269,7 +268,8 @@ def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seco
     monkeypatch.setattr(verification, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
     monkeypatch.setattr(verification, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
     monkeypatch.setattr(verification, "begin", lambda kernel, _: done.extend(("begin", kernel)))
-    found, meanwhile = choice._standing_in(Field(*seconds), frozenset(), patient=patient)
+    queue = Field(*seconds)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=patient)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
 
@@ -278,7 +278,8 @@ def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(m
     monkeypatch.setattr(verification, "record", lambda *_: None)
     monkeypatch.setattr(verification, "begin", lambda *_: None)
     monkeypatch.setattr(verification, "verified", lambda kernel, _: kernel is OTHER)
-    found, meanwhile = choice._standing_in(Field(1, 1.1, 1.2), frozenset(), patient=False)
+    queue = Field(1, 1.1, 1.2)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=False)
     assert (found.kernel, meanwhile) == (OTHER, False)
 
 

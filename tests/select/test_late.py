@@ -89,7 +89,7 @@ import math, time
 from gemm.catalog import BY_NAME
 from gemm.backends import registry
 from gemm.select import verification, probe
-probe.facts(run=True)
+probe.facts()
 kernels = [BY_NAME[f"sgemm_late_{form}"] for form in ("slow", "fast", "slow")]
 device, = registry.backend("late").devices()
 verification.verify(kernels, device, -math.inf)
@@ -283,7 +283,7 @@ ANSWERS = {
 def test_what_the_answers_of_a_child_are_worth(answer, monkeypatch, tmp_path):
     """A child that dies after its answer has verified nothing; what was refused is asked again by the next process."""
     monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(probe, "_memory", {})
+    monkeypatch.setattr(probe, "recalled", probe.Recalled())
     kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
     child: Any = SimpleNamespace(ask=lambda request, limit: iter(ANSWERS[answer]))
     verification._verify(kernel, device, child)

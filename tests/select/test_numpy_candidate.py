@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import probed
+from helpers import probed, remember
 
 import gemm
 from gemm import execute
@@ -13,7 +13,7 @@ from gemm.catalog import KERNELS
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Problem
-from gemm.select import calibration, candidates, choice, probe, verification
+from gemm.select import calibration, candidates, choice, verification
 
 pytestmark = pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
 
@@ -44,7 +44,7 @@ def known(monkeypatch, tmp_path):
     monkeypatch.setattr(choice, "away", lambda *_: False)  # no other devices
 
     def set_facts(found):
-        monkeypatch.setattr(probe, "facts", lambda *, run: found)
+        remember(monkeypatch, found)
         execute.forget()
 
     yield set_facts
@@ -96,6 +96,16 @@ def test_it_is_left_out_while_threads_are_limited(known, monkeypatch):
     monkeypatch.setenv("GEMM_NUM_THREADS", "1")
     verification.forget_choices()
     assert chosen(LARGE).backend == "cpu"
+
+
+def test_the_number_of_all_cores_is_no_limit(known):
+    """A program that saves the number of threads and sets it again has the same choices as before."""
+    known(facts(2.0))
+    try:
+        gemm.set_num_threads(gemm.get_num_threads())
+        assert chosen(LARGE).backend == "numpy"
+    finally:
+        engine.set_num_threads(None)
 
 
 def test_it_gives_way_where_it_proves_slower_than_predicted(known, monkeypatch):

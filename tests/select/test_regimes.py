@@ -18,8 +18,7 @@ from gemm.catalog import BY_NAME, KERNELS, launch_arithmetic
 from gemm.core.problem import Device, Problem
 from gemm.select.verify.launches import unable
 from gemm.select.verify.regimes import launched, name_of, regimes
-from gemm.select.verify.samples import types_of
-from gemm.select.verify.single import Mismatch
+from gemm.select.verify.single import Mismatch, types_of
 from gemm.select.verify.suite import BEYOND, left_out, planned
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]

@@ -76,7 +76,7 @@ def fresh(tmp_path, monkeypatch):
     def forget():
         disk_cache.cache_dir.cache_clear()
         tuning_db._shipped.cache_clear()
-        probe._memory.clear()
+        probe.recalled.clear()
         execute.forget()
 
     forget()
@@ -103,7 +103,7 @@ def fake(fresh, monkeypatch):
 
 
 def tuned(shape=SHAPE, row=ROW, **options):
-    with Child("gemm.tune.worker") as child:
+    with Child("gemm.tune.tuner") as child:
         return list(tuner.tune(child, DEVICE, [row], shape, "NN", **options))
 
 
@@ -141,7 +141,7 @@ GOOD = replace(ROW, space={"MS": (1, 4)})
 
 
 def test_a_run_goes_on_where_it_was_interrupted(fake):
-    with Child("gemm.tune.worker") as child:
+    with Child("gemm.tune.tuner") as child:
         steps = tuner.tune(child, DEVICE, [GOOD], SHAPE, "NN")
         first = next(steps)
         steps.close()

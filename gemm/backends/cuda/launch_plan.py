@@ -16,7 +16,7 @@ from gemm.backends.cuda import operand_layout
 from gemm.backends.cuda.operand_layout import BIAS, OUT, SIZES, WORKSPACE, A, B, C, Operand, Step, View
 from gemm.catalog import Kernel, launch_arithmetic, simplest
 from gemm.core.errors import KernelFailed
-from gemm.core.problem import same_stack
+from gemm.core.operands import same_stack
 
 GRID = 65535
 """The maximum number of thread blocks along the y axis of a grid."""

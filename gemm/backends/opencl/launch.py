@@ -15,8 +15,8 @@ from gemm.backends.opencl.staging import MOST_COMMANDS, Command, Kept, Replay, T
 from gemm.catalog import Kernel
 from gemm.core import disk_cache
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import identical, transposed
-from gemm.core.problem import Device, DeviceView, Operand, Problem, same_stack
+from gemm.core.operands import identical, same_stack, transposed
+from gemm.core.problem import Device, DeviceView, Operand, Problem
 
 
 class Launcher:

@@ -26,8 +26,8 @@ from gemm.backends.opencl.context import Handle, keep, unmapped
 from gemm.backends.opencl.layout import HostMemory, Layout, fits
 from gemm.core import threads
 from gemm.core.errors import KernelFailed
-from gemm.core.operands import LINE, PAGE, WRAPPED_FROM, aligned
-from gemm.core.problem import Device, DeviceView, Operand
+from gemm.core.operands import aligned
+from gemm.core.problem import LINE, PAGE, WRAPPED_FROM, Device, DeviceView, Operand
 
 
 class Mapped:
@@ -39,7 +39,7 @@ class Mapped:
     def __init__(self, device: Device, host: HostMemory, nbytes: int) -> None:
         import pyopencl as cl
 
-        self.device_key, handle = device.key, device.handle  # gemm.core.operands.place reads device_key
+        self.device_key, handle = device.key, device.handle  # gemm.core.problem.place_of reads device_key
         self.handle: Handle = handle
         self.host, self.nbytes = host, nbytes
         self.lock = threads.lock(threading.RLock)

@@ -110,7 +110,7 @@ def devices() -> Iterator[Finding]:
 
 def verification() -> Iterator[Finding]:
     """Find kernels that failed verification on a device, in the probe or when they were first chosen."""
-    for facts in (probe.facts(run=False), probe.recall(probe.entry("verified"))):
+    for facts in (probe.recalled[probe.entry()], probe.recalled[probe.entry("verified")]):
         failed: dict[str, list[str]] = {}
         for (kernel, device), record in facts.kernels.items() if facts else ():
             if not record["ok"]:

@@ -21,7 +21,7 @@ from gemm.core import threads as granting
 from gemm.core.engine import REMEDY, features, get_num_threads
 from gemm.core.engine import engine as load
 from gemm.core.errors import BackendUnavailable
-from gemm.frontend.report import VARIABLES
+from gemm.frontend.inventory import VARIABLES
 from gemm.select import calibration, worker
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",

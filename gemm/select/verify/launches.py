@@ -13,8 +13,19 @@ from gemm.core.backend import Backend
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView, Problem
 from gemm.select.verify.regimes import name_of
-from gemm.select.verify.samples import FAR, SPARSE, brief, few_ones, on_device, ones, poisoned, times, types_of, wide
-from gemm.select.verify.single import Mismatch
+from gemm.select.verify.single import (
+    FAR,
+    SPARSE,
+    Mismatch,
+    brief,
+    few_ones,
+    on_device,
+    ones,
+    poisoned,
+    times,
+    types_of,
+    wide,
+)
 
 IN_A_ROW = 8
 """Number of launches in a row: nothing waits between them, and each has its own output."""

@@ -13,14 +13,25 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from gemm.catalog import HOST_BACKENDS, Kernel, simplest
-from gemm.core import operands
 from gemm.core.backend import Backend
 from gemm.core.numpy_original import matmul
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, Problem, layout_of
 from gemm.select.verify.launches import IN_A_ROW, chain, in_a_row, unable, unlinked
 from gemm.select.verify.regimes import BATCHED, regimes, units_of
-from gemm.select.verify.samples import FAR, brief, ones, types_of, wide
-from gemm.select.verify.single import FULL, QUICK, Mismatch, beyond, check_bits, check_single, has_bits
+from gemm.select.verify.single import (
+    FAR,
+    FULL,
+    QUICK,
+    Mismatch,
+    beyond,
+    brief,
+    check_bits,
+    check_single,
+    has_bits,
+    ones,
+    types_of,
+    wide,
+)
 
 BEYOND = "beyond 2**31 elements"
 """Name of the check of offsets that do not fit into 32 bits."""
@@ -72,14 +83,14 @@ def check_far(backend: Backend, kernel: Kernel, device: Device) -> None:
         far[...] = near
         given[place] = far
         a, b, out = given.values()
-        problem = Problem(dtype.name, 9, 21, 13, 1, "".join(map(operands.layout, (a, b, out))), inputs=kernel.inputs)
+        problem = Problem(dtype.name, 9, 21, 13, 1, "".join(map(layout_of, (a, b, out))), inputs=kernel.inputs)
         backend.launcher(kernel, device, problem)(a, b, None, out, 1, 0)
         if not np.array_equal(wide(out), matmul(wide(a), wide(b))):
             axes = ("rows", "columns")[axis]
             raise Mismatch(f"{kernel.label} on {device.name}: {axes} of {place} {BEYOND}: the product is wrong")
 
 
-def quick(backend: Backend, kernel: Kernel, device: Device) -> None:
+def verify(backend: Backend, kernel: Kernel, device: Device) -> None:
     """Run the short list of checks: raise Mismatch or KernelFailed unless `kernel` passes."""
     for _, check in planned(backend, kernel, device, full=False):
         check()

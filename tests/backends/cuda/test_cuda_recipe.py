@@ -21,7 +21,7 @@ from gemm.backends.cuda.operand_layout import OUT, A, Map
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.catalog.cuda import inbox
 from gemm.catalog.launch_arithmetic import parts
-from gemm.select.verify.samples import types_of
+from gemm.select.verify.single import types_of
 
 ROWS = [row for row in KERNELS if row.backend == "cuda"]
 TILE = BY_NAME["sgemm_cuda_tile"]

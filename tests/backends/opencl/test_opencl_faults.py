@@ -48,7 +48,7 @@ def fail(names, count=0, code=0):
 device = registry.backend("opencl").devices()[0]
 HERE = device.key
 # As if the probe had found the device to be without equal, and these kernels to be right.
-probe._memory[probe.entry()] = probe.Facts([
+probe.recalled[probe.entry()] = probe.Facts([
     {"step": "device", "device": HERE, "backend": "opencl", "name": device.name, "driver": device.driver, "kind": "x"},
     *({"step": "kernel", "kernel": name, "device": HERE, "ok": True, "error": "", "launch": 1e-9, "flops": flops,
        "upload": 1e18, "download": 1e18} for name, flops in [(NAIVE, 1e18), (LOCAL, 1e17)])])
@@ -323,7 +323,7 @@ def test_what_does_not_build_on_a_device_is_not_chosen_there_and_says_why(monkey
     facts = probe.Facts(list(probe.explore({"skip": [], "verify": True})))
     device = backend.devices()[0]
     assert "intel_no_such" in verification.unverified(row, device, facts)
-    monkeypatch.setitem(probe._memory, probe.entry(), facts)
+    monkeypatch.setitem(probe.recalled, probe.entry(), facts)
     found = choice.candidates(Problem("float32", 8, 8, 8), "opencl")
     assert all(one.seconds is None for one in found if one.kernel is row)
     assert any("did not build" in one.why_not for one in found if one.kernel is row)
@@ -340,16 +340,16 @@ NO_CONTEXT = """
 import ctypes, logging, os, sys
 import numpy as np
 import gemm
-from gemm.select import background, probe
+from gemm.select import probe, worker
 from gemm.core.errors import BackendUnavailable, KernelFailed
 logging.basicConfig(stream=sys.stdout)
 if os.environ["KNOWN"] == "good":  # the probe had found the device when it still could be used
     found = probe.Facts([{"step": "device", "device": "opencl:0", "backend": "opencl", "name": "x", "driver": "y",
                           "kind": "cpu"}])
-    probe._memory[probe.entry()] = found
+    probe.recalled[probe.entry()] = found
 ctypes.CDLL(os.environ["OPENCL_LAYERS"]).fail(b"clCreateContext", 0, int(os.environ["CODE"]))
 a = np.ones((700, 700), np.float32)
-with background.waiting():
+with worker.waiting():
     assert (gemm.gemm(a, a) == 700).all()
 for call in (gemm.gemm, gemm.plan):
     for options in ({"backend": "opencl"}, {"backend": "opencl:0"}, {"kernel": "sgemm_generic_naive"}):
@@ -408,7 +408,7 @@ def described(cl_device, key, handle):
         raise KernelFailed("no OpenCL context: out of memory")
     return real(cl_device, key, handle)
 opencl_backend.describe = described
-probe._memory[probe.entry()] = probe.Facts([  # as if the probe had looked
+probe.recalled[probe.entry()] = probe.Facts([  # as if the probe had looked
     {"step": "device", "device": "opencl:1", "backend": "opencl", "name": "x", "driver": "y", "kind": "cpu"}])
 a = np.ones((70, 70), np.float32)
 assert (gemm.gemm(a, a, kernel="sgemm_generic_naive", backend="opencl:1") == 70).all()
