@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import textwrap
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -13,15 +12,27 @@ from pathlib import Path
 from gemm.bench import charts, report, text, verdicts
 from gemm.bench.comparison import Comparison, compare
 from gemm.bench.contestants import PEERS
-from gemm.bench.products import FAMILIES, cases
-from gemm.bench.sweep import COLUMNS
-from gemm.cli.arguments import Mistake, listed, look_for_devices, save_csv, save_json, save_text, select, writable
+from gemm.bench.products import FAMILIES, Arithmetic, cases
+from gemm.bench.sweep import COLUMNS, PACES
+from gemm.cli.arguments import (
+    Mistake,
+    arithmetic,
+    listed,
+    look_for_devices,
+    pace,
+    save_csv,
+    save_json,
+    save_text,
+    select,
+    writable,
+)
+from gemm.core.errors import unknown
 from gemm.core.problem import Device
 from gemm.frontend.report import device_facts, machine
 
 COMPARISON_OPTIONS = ("quick", "families", "peers", "html", "plots")
 """Options that only a comparison takes."""
-BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "reproducible", "validate", "iterations", "warmup")
+BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "validate", "warmup")
 """Options of a benchmark that a comparison does not take."""
 
 
@@ -65,16 +76,19 @@ def run(args: argparse.Namespace) -> int:
         raise Mistake('charts need matplotlib: pip install "gemm[bench]"')
     families = _known("--families", args.families or (["squares"] if args.sizes else FAMILIES), FAMILIES)
     peers = [] if args.peers == ["none"] else _known("--peers", args.peers or PEERS, PEERS)
+    how = arithmetic(args)
     devices, missing = select(args)
     old = _earlier(args.compare_to, devices) if args.compare_to else None
     if old:
-        args.quick, args.dtype = old.document["quick"], old.document["dtype"]
-        products = old.cases()
+        args.quick, products, it = old.document["quick"], old.cases(), old.document
+        how = Arithmetic(it["dtype"], tuple(it.get("inputs", ())), it.get("precision", "highest"),
+                         it.get("reproducible", False))  # fmt: skip
     else:
         products = cases(families, quick=args.quick, sizes=[m for m, _, _ in args.sizes or ()])
     look_for_devices()
     start = time.monotonic()
-    timed = partial(compare, quick=args.quick, dtype=args.dtype, devices=devices, peers=peers)
+    timed = partial(compare, quick=args.quick, dtype=how, devices=devices, peers=peers,
+                    pace=pace(args, PACES[args.quick]))  # fmt: skip
     with text.Progress(len(products)) as bar:
         found = timed(products=products, missing=missing, step=bar.step)
     show(found)
@@ -97,8 +111,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _known(option: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
-    if unknown := [name for name in names if name not in known]:
-        raise Mistake(f"{option} knows {', '.join(known)}, not {', '.join(unknown)}")
+    if wrong := [name for name in names if name not in known]:
+        raise Mistake(unknown(f"{option}:", wrong[0], known))
     return list(names)
 
 
@@ -115,20 +129,18 @@ def show(found: Comparison) -> None:
     """Print the contestants, tables, curves and thresholds."""
     document = found.document
     for name, about in document["contestants"].items():
-        print(f"  {name:12} {about}")
-    for name, why in document["absent"].items():
-        print(f"  without {name}: {why.removeprefix(f'{name}: ')}")
+        text.say(f"  {name:12} {about}")
+    text.say(*(f"  without {name}: {why.removeprefix(f'{name}: ')}" for name, why in document["absent"].items()))
     for family in document["families"]:
         _show_family(found, family)
     head, lines = report.thresholds(document)
     print()
     if lines:
         text.table(head, lines, numbers=range(2, len(head)), title="Offload thresholds")
-        print(textwrap.fill(report.THRESHOLDS, 110))
+        text.say(report.THRESHOLDS)
     else:
         print(report.NO_DEVICE)
-    for note in report.notes(document):
-        print(textwrap.fill(note, 110))
+    text.say(*report.notes(document))
 
 
 def _show_family(found: Comparison, family: str) -> None:
