@@ -105,9 +105,6 @@ def compare(
         ValueError: a family is unknown.
     """
     arithmetic = dtype if isinstance(dtype, Arithmetic) else Arithmetic(dtype)
-    families = list(families)
-    if unknown := [name for name in families if name not in FAMILIES]:
-        raise ValueError(f"families are {', '.join(FAMILIES)}, not {', '.join(unknown)}")
     if devices is None:
         devices, missing = all_devices()
     chosen = list(products or cases(families, quick=quick, sizes=sizes))

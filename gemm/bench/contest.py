@@ -15,16 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemm.bench.products import Arithmetic, Shape
 from gemm.catalog import BACKENDS
-from gemm.core.numpy_original import matmul
-from gemm.core.operands import named
 from gemm.core.problem import NARROW, Device
-from gemm.select.verify.single import unit
+from gemm.select.verify.single import Case, shares
 
 OWN = frozenset(BACKENDS) - {"numpy"}
 """Backends whose threads sleep soon after a product. Threads of other libraries keep spinning and slow down the
@@ -207,68 +205,21 @@ def _repeats(seconds: float) -> int:
 def check(
     contestants: Sequence[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic | None = None
 ) -> str:
-    """Set `worst` and `sha256` of each contestant. Returns a text that says which elements were compared."""
-    arithmetic = arithmetic or Arithmetic(a.dtype.name)
-    if not contestants:
-        return "nothing"
+    """Set `worst` and `sha256` of each contestant. Returns a text that says which elements were compared.
+
+    The reference is that of `gemm verify`: NumPy's product in a wider type, and the numerical contract's bound.
+    """
+    how = arithmetic or Arithmetic(a.dtype.name)
     x, y = shape.untransposed(a, b)
-    blas = arithmetic.dtype in ("float32", "complex64", *NARROW) or max(map(_bytes, (a, b))) <= 2
-    every = 1 if blas else int(shape.flops / 2 / _EXACT_WORK) + 1
+    every = 1 if how.dtype in ("float32", "complex64", *NARROW) else int(shape.flops / 2 / _EXACT_WORK) + 1
     lines = np.unique([*range(0, shape.m, every), shape.m - 1])
-    expected = _expected(x[..., lines, :], y, arithmetic, shape.k)
+    results = [(one, result[..., lines, :]) for one in contestants for result in one.results()]
+    case = Case(shape.m, shape.n, shape.k)
+    found = shares(np.stack([result for _, result in results]), x[..., lines, :], y, None, case, how) if results else ()
     for one in contestants:
-        one.worst = max(
-            _worst(part, *pair)
-            for result in one.results()
-            for part, pair in zip(_parts(result[..., lines, :]), expected, strict=True)
-        )
+        one.worst = max(float(share.max()) for (other, _), share in zip(results, found, strict=True) if other is one)
         one.sha256 = hashlib.sha256(one.out.tobytes()).hexdigest()
     return f"{lines.size} of {shape.m} rows" if every > 1 else "every element"
-
-
-def _bytes(x: np.ndarray) -> int:
-    """The size of an element if the element is an integer; sums of long integers are not exact in float64."""
-    return x.itemsize if x.dtype.kind in "iu" else 8
-
-
-def _parts(x: np.ndarray) -> list[np.ndarray]:
-    """The real and the imaginary part, or only `x` if it is real."""
-    return [x.real, x.imag] if x.dtype.kind == "c" else [x]
-
-
-def _expected(x: np.ndarray, y: np.ndarray, arithmetic: Arithmetic, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(product, error bound of each element) of the real part and, for complex types, of the imaginary part.
-
-    The product is computed by NumPy, in float64 for sums in float32 and in longdouble for sums in float64. The error
-    bound is that of the numerical contract. If longdouble is no wider than float64, the reference may have the same
-    error as the result, so twice the bound is allowed. Integers must be exact.
-    """
-    if x.dtype.kind == "c":  # each part is a real product with k' = 2k
-        left = [np.concatenate([x.real, sign * x.imag], -1) for sign in (-1, 1)]
-        right = [np.concatenate(parts, -2) for parts in ((y.real, y.imag), (y.imag, y.real))]
-        return [pair for each in zip(left, right, strict=True) for pair in _expected(*each, arithmetic, 2 * k)]
-    dtype, like = named(arithmetic.dtype, "dtype"), cast(Any, arithmetic)  # `unit` reads the fields that rows have, too
-    if dtype.kind in "iu":
-        wide: Any = np.float64 if max(map(_bytes, (x, y))) <= 2 else np.int64
-        with np.errstate(over="ignore"):
-            exact = matmul(x.astype(wide), y.astype(wide)).astype(np.int64).astype(dtype)
-        return [(exact, np.zeros(exact.shape))]
-    single = np.dtype("float32") if dtype.name in NARROW or arithmetic.inputs else x.dtype
-    wide = np.float64 if single.itemsize <= 4 else np.longdouble
-    exact = matmul(x.astype(wide), y.astype(wide))
-    slack = 2.0 if np.finfo(wide).eps >= np.finfo(single).eps else 1.0
-    bound = slack * unit(like, single, k) * matmul(*(np.abs(each.astype(float)) for each in (x, y)))
-    if dtype.name in NARROW:  # the sums are rounded once more
-        rounded = 2.0**-11 if dtype.name == "float16" else 2.0**-8
-        bound = bound + rounded * (np.abs(exact) + bound) + 2.0**-25
-    return [(exact, bound)]
-
-
-def _worst(result: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> float:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.abs(result.astype(exact.dtype) - exact)
-        share = np.where(error == 0, 0, error / bound)
-    return float("inf") if np.isnan(share).any() else float(share.max())
 
 
 class Watch:

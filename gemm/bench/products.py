@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gemm.core import operands
+from gemm.core.errors import unknown
 from gemm.select.verify.samples import poisoned, random_matrix
 
 
@@ -181,7 +182,10 @@ FAMILIES: dict[str, tuple[Callable[[bool], Iterable[Case]], str]] = {
 
 
 def cases(names: Iterable[str], *, quick: bool, sizes: Sequence[int] | None = None) -> list[Case]:
-    """The products of the families `names`. `sizes` replaces the sizes of the squares."""
+    """The products of the families `names`. `sizes` replaces the sizes of the squares. Raises ValueError."""
+    names = list(names)
+    if wrong := [name for name in names if name not in FAMILIES]:
+        raise ValueError(unknown("family", wrong[0], FAMILIES))
     return [
         case for name in names for case in (_squares(quick, sizes) if name == "squares" else FAMILIES[name][0](quick))
     ]

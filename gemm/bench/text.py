@@ -15,7 +15,7 @@ from itertools import cycle, zip_longest
 WIDTH = 20
 """Characters of a progress bar."""
 MARKS = "●○◆◇■□▲△▼▽"
-GAP = 6
+GAP = 5
 """Characters between two sizes of a plot."""
 
 
@@ -174,5 +174,6 @@ def curves(points: Mapping[str, Mapping[int, float]], *, unit: str, height: int 
         *(f"{labels.get(at, ''):>8} │{''.join(line)}".rstrip() for at, line in enumerate(grid)),
         f"{unit:>8} └{'─' * GAP * len(sizes)}",
         " " * 10 + "".join(f"{size:^{GAP}}" for size in sizes).rstrip(),
-        " " * 10 + "  ".join(f"{mark} {name}" for name, mark in marks.items()),
-    ]
+        *textwrap.wrap("  ".join(f"{mark} {name}" for name, mark in marks.items()), min(110, columns()),
+                       initial_indent=" " * 10, subsequent_indent=" " * 10),
+    ]  # fmt: skip

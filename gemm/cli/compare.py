@@ -12,7 +12,7 @@ from pathlib import Path
 from gemm.bench import charts, report, text, verdicts
 from gemm.bench.comparison import Comparison, compare
 from gemm.bench.contestants import PEERS
-from gemm.bench.products import FAMILIES, Arithmetic, cases
+from gemm.bench.products import FAMILIES, cases
 from gemm.bench.sweep import COLUMNS, PACES
 from gemm.cli.arguments import (
     Mistake,
@@ -80,9 +80,7 @@ def run(args: argparse.Namespace) -> int:
     devices, missing = select(args)
     old = _earlier(args.compare_to, devices) if args.compare_to else None
     if old:
-        args.quick, products, it = old.document["quick"], old.cases(), old.document
-        how = Arithmetic(it["dtype"], tuple(it.get("inputs", ())), it.get("precision", "highest"),
-                         it.get("reproducible", False))  # fmt: skip
+        args.quick, products, how = old.document["quick"], old.cases(), report.arithmetic(old.document)
     else:
         products = cases(families, quick=args.quick, sizes=[m for m, _, _ in args.sizes or ()])
     look_for_devices()
@@ -136,11 +134,10 @@ def show(found: Comparison) -> None:
     head, lines = report.thresholds(document)
     print()
     if lines:
-        text.table(head, lines, numbers=range(2, len(head)), title="Offload thresholds")
+        heads = [name.replace(" ", "\n", 1) for name in head]
+        text.table(heads, lines, numbers=range(2, len(head)), title="Offload thresholds")
         text.say(report.THRESHOLDS)
-    else:
-        print(report.NO_DEVICE)
-    text.say(*report.notes(document))
+    text.say(*report.notes(document), report.headline(document))
 
 
 def _show_family(found: Comparison, family: str) -> None:
@@ -150,7 +147,8 @@ def _show_family(found: Comparison, family: str) -> None:
         [name, shape, *(text.number(row["gflops"] if row else None) for row in rows)] for name, shape, rows in lines
     ]
     print()
-    text.table(head, rates, numbers=range(2, len(head)), title=f"{family}, {found.document['dtype']}, GFLOP/s")
+    title = f"{family}, {report.arithmetic(found.document)}, GFLOP/s"
+    text.table([name.replace(", ", "\n") for name in head], rates, numbers=range(2, len(head)), title=title)
     if len(lines) > 1 and len({row["series"] for row in found.rows if row["family"] == family} - {""}) == 1:
         points = {
             title: {row["size"]: row["gflops"] for _, _, rows in lines if (row := rows[at])}
