@@ -200,7 +200,7 @@ def choice(document: dict[str, Any]) -> Any:
 
 _CHARTS = (
     ("Crossover", "Rate over size: solid from host to host, dashed with operands on the device; the cpu backend in "
-     "bold. Where a device's curve rises above the bold one, the device is worth its transfers.", crossover),
+     "bold. Where a device's solid curve is above the bold one, the device is worth its transfers.", crossover),
     ("", "", crossover_narrow),
     ("Other series", "As above, for the other products that grow with one size.", series),
     ("Percent of peak", "Squares on resident operands, relative to the peak of the device's arithmetic.", peak),

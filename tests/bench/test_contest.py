@@ -1,7 +1,11 @@
 """When a benchmark gives a ratio, and when it says what to do instead: recorded times and loads, no clock."""
 
 import itertools
+import os
+import subprocess
+import sys
 
+import helpers
 import numpy as np
 import pytest
 
@@ -140,6 +144,19 @@ def test_vectors_and_stacks_are_families():
     assert any(shape.n == 1 for shape in shapes)
     assert any(shape.m == 1 for shape in shapes)
     assert any(shape.batch > 1 for shape in shapes)
+
+
+def test_links_of_an_emulated_gpu():
+    program = """if True:
+        from gemm.backends import registry
+        from gemm.bench import peaks
+        peaks._MOVED = 1 << 20
+        (device, *_) = registry.backend("cuda").devices()
+        found = peaks.link(device)
+        assert set(found) == set(peaks.LINKS) and all(value > 0 for value in found.values()), found
+    """
+    environment = os.environ | helpers.machine()
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=200)
 
 
 def test_links_and_peaks_of_opencl_devices():
