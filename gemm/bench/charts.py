@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gemm.bench.verdicts import Row, find, offloaded
+from gemm.core.operands import named
 
 INK = "#010203"
 """The colour of text and axes. On a page, the colour of the surrounding text replaces it."""
@@ -23,8 +24,6 @@ _STYLE = {
     "figure.facecolor": "none", "legend.framealpha": 0.0, "axes.grid": True, "grid.alpha": 0.25, "grid.color": "0.5",
     "lines.markersize": 4.0, "lines.linewidth": 1.4,
 }  # fmt: skip
-_LETTER, _HANDLE = 0.055, 0.55
-"""Inches of a legend's entry: for each letter, and for the line sample with the space around it."""
 
 
 def charts(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
@@ -63,7 +62,7 @@ def save(document: dict[str, Any], folder: Path) -> list[Path]:
 
 def crossover(document: dict[str, Any], width: float = 9.0) -> Any:
     """Rate over size of the first series, which are squares unless the user chose others."""
-    return _series(document, list(_by([r for r in find(document["results"]) if r["series"]], "series"))[:1], width)
+    return _series(document, slice(0, 1), width)
 
 
 def crossover_narrow(document: dict[str, Any]) -> Any:
@@ -73,11 +72,12 @@ def crossover_narrow(document: dict[str, Any]) -> Any:
 
 def series(document: dict[str, Any]) -> Any:
     """The same for the other series."""
-    return _series(document, list(_by([r for r in find(document["results"]) if r["series"]], "series"))[1:], 5.0)
+    return _series(document, slice(1, None), 5.0)
 
 
-def _series(document: dict[str, Any], names: Sequence[str], width: float) -> Any:
-    """A panel for each series. Each curve has its name at its end, instead of a legend."""
+def _series(document: dict[str, Any], some: slice, width: float) -> Any:
+    """A panel for each of these series. Each curve has its name at its end, instead of a legend."""
+    names = [name for name in _by(find(document["results"]), "series") if name][some]
     if not names:
         return None
     colours = _colours(document)
@@ -125,7 +125,7 @@ def peak(document: dict[str, Any]) -> Any:
 def roofline(document: dict[str, Any]) -> Any:
     from matplotlib.ticker import NullFormatter
 
-    colours, itemsize = _colours(document), np.dtype(document["dtype"]).itemsize
+    colours, itemsize = _colours(document), named(document["dtype"], "dtype").itemsize
     # NumPy runs on the same cores as the cpu backend.
     rows = [row | {"device": "cpu:0"} if row["backend"] == "numpy" else row for row in _best(document["results"])]
     on = {key: own for key, own in _by(rows, "device").items() if key in document["roofs"]}
@@ -166,7 +166,7 @@ def layers(document: dict[str, Any]) -> Any:
             axes.plot(*points, "o", color=colours[name], label=name)
         axes.set_yticks(list(heights.values()), list(heights))
         axes.set(title=family, xlabel="GFLOP/s", xscale="log", ylim=(0.6 - len(heights), 0.4))
-    _legend(figure, panels, 6)
+    panels[-1].legend()
     return figure
 
 
@@ -260,13 +260,3 @@ def _sizes(axes: Any, rows: Iterable[Row]) -> None:
     shown = sizes[:: max(1, len(sizes) // 6)]
     axes.set_xticks(shown, shown)
     axes.minorticks_off()
-
-
-def _legend(figure: Any, panels: Iterable[Any], columns: int) -> None:
-    """Add one legend for all panels, below the panels. The legend has `columns` columns if there is room."""
-    entries = {
-        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    longest = _LETTER * max(map(len, entries), default=0) + _HANDLE
-    columns = max(1, min(columns, int(figure.get_figwidth() / longest)))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)

@@ -55,6 +55,11 @@ def headline(document: dict[str, Any]) -> str:
     return " ".join(sentences) or NO_DEVICE
 
 
+def no_thresholds(document: dict[str, Any]) -> str:
+    """Why the table of thresholds is empty."""
+    return NONE_AHEAD if document["thresholds"] else NO_DEVICE
+
+
 def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and lines of the table of thresholds: series, contestant, and a column for each mode. Devices that are
     never ahead in a series have no line.
@@ -177,7 +182,7 @@ def _roofs(roofs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def _thresholds(document: dict[str, Any]) -> str:
     head, lines = thresholds(document)
     if not lines:
-        return f"<p>{escape(NONE_AHEAD if document['thresholds'] else NO_DEVICE)}</p>"
+        return f"<p>{escape(no_thresholds(document))}</p>"
     cells = [[_cell(cell, "" if at < 2 else "number") for at, cell in enumerate(line)] for line in lines]
     return f"<p>{escape(THRESHOLDS)}</p>" + _table(head, cells)
 

@@ -76,7 +76,7 @@ def writable(text: str) -> Path:
     return path
 
 
-def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
     """A parser of an argument that is one of `names`."""
 
     def parse(name: str) -> str:
@@ -87,16 +87,21 @@ def _one_of(names: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
+def some_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """A parser of a comma-separated argument of `names`."""
+    return lambda text: list(map(one_of(names), listed(text)))
+
+
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Add -M -N -K --batch, and the options of `arithmetic`, which describe one product."""
     for name, meaning in (("M", "rows of the result"), ("N", "columns of the result"), ("K", "length of the sums")):
         parser.add_argument(f"-{name}", type=positive, metavar=name.lower(), help=meaning)
     parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products per call (default: 1)")
-    parser.add_argument("--dtype", type=_one_of(DTYPES), default="float32", metavar="TYPE",
+    parser.add_argument("--dtype", type=one_of(DTYPES), default="float32", metavar="TYPE",
                         help=f"type of the result and of a and b: {', '.join(DTYPES)} (default: float32)")  # fmt: skip
     parser.add_argument("--inputs", type=listed, default=[], metavar="TYPES",
                         help="types of a and b if they are narrower, such as int8 with --dtype int32")  # fmt: skip
-    parser.add_argument("--precision", type=_one_of(PRECISIONS), default="highest", metavar="NAME",
+    parser.add_argument("--precision", type=one_of(PRECISIONS), default="highest", metavar="NAME",
                         help=f"{', '.join(PRECISIONS)}: the error bound (default: highest)")  # fmt: skip
     parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
     parser.add_argument("--threads", type=positive, metavar="COUNT",
@@ -105,7 +110,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add --backends --kernel --device, which select kernels and devices."""
-    parser.add_argument("--backends", type=listed, metavar="LIST",
+    parser.add_argument("--backends", type=some_of(BACKENDS), metavar="LIST",
                         help=f"comma-separated: {', '.join(BACKENDS)} (default: all that work here)")  # fmt: skip
     parser.add_argument("--kernel", action="append", metavar="NAME", help="a kernel's name; may be given several times")
     parser.add_argument("--device", metavar="KEY", help='only this device, such as "opencl:1" (see: gemm info)')
@@ -179,8 +184,6 @@ def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:
         BackendUnavailable: a backend or device that the user named is not available here.
     """
     kernels = check_kernels(args.kernel)
-    if wrong := [name for name in args.backends or () if name not in BACKENDS]:
-        raise Mistake(unknown("--backends:", wrong[0], BACKENDS))
     named = args.backends or list(dict.fromkeys(row.backend for row in kernels))
     if args.device:
         owner = args.device.partition(":")[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import time
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +16,15 @@ from gemm.bench.sweep import COLUMNS, PACES
 from gemm.cli.arguments import (
     Mistake,
     arithmetic,
-    listed,
     look_for_devices,
     pace,
     save_csv,
     save_json,
     save_text,
     select,
+    some_of,
     writable,
 )
-from gemm.core.errors import unknown
 from gemm.core.problem import Device
 from gemm.frontend.report import device_facts, machine
 
@@ -48,9 +46,12 @@ def add(parser: argparse.ArgumentParser) -> None:
                        help="repeat the products of FILE, written by --json, and show what became slower")  # fmt: skip
     group.add_argument("--quick", action="store_true", help="fewer products, in about a minute")
     group.add_argument(
-        "--families", type=listed, metavar="LIST", help=f"comma-separated: {', '.join(FAMILIES)} (default: all)"
+        "--families",
+        type=some_of(FAMILIES),
+        metavar="LIST",
+        help=f"comma-separated: {', '.join(FAMILIES)} (default: all)",
     )
-    group.add_argument("--peers", type=listed, metavar="LIST",
+    group.add_argument("--peers", type=some_of((*PEERS, "none")), metavar="LIST",
                        help=f"comma-separated: {', '.join(PEERS)}, or none (default: all installed ones)")  # fmt: skip
     group.add_argument("--html", type=writable, metavar="FILE", help="write a report: one page that loads nothing")
     group.add_argument("--plots", type=Path, metavar="FOLDER", help="write the charts as SVG and PNG")
@@ -74,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print and write the results, and return the exit status."""
     if (args.html or args.plots) and importlib.util.find_spec("matplotlib") is None:
         raise Mistake('charts need matplotlib: pip install "gemm[bench]"')
-    families = _known("--families", args.families or (["squares"] if args.sizes else FAMILIES), FAMILIES)
-    peers = [] if args.peers == ["none"] else _known("--peers", args.peers or PEERS, PEERS)
+    families = args.families or (["squares"] if args.sizes else FAMILIES)
+    peers = [] if args.peers == ["none"] else args.peers or PEERS
     how = arithmetic(args)
     devices, missing = select(args)
     old = _earlier(args.compare_to, devices) if args.compare_to else None
@@ -108,12 +109,6 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(slower or found.failures()))
 
 
-def _known(option: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
-    if wrong := [name for name in names if name not in known]:
-        raise Mistake(unknown(f"{option}:", wrong[0], known))
-    return list(names)
-
-
 def _earlier(path: Path, devices: list[Device]) -> Comparison:
     try:
         old = Comparison.load(path)
@@ -136,8 +131,8 @@ def show(found: Comparison) -> None:
     if lines:
         heads = [name.replace(" ", "\n", 1) for name in head]
         text.table(heads, lines, numbers=range(2, len(head)), title="Offload thresholds")
-        text.say(report.THRESHOLDS)
-    text.say(*report.notes(document), report.headline(document))
+    about = report.THRESHOLDS if lines else report.no_thresholds(document)
+    text.say(*dict.fromkeys((about, *report.notes(document), report.headline(document))))
 
 
 def _show_family(found: Comparison, family: str) -> None:

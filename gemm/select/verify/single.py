@@ -135,8 +135,7 @@ def shares(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, 
         right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
         thirds = (None, None) if c is None else (c.real, c.imag)
         rows = zip((out.real, out.imag), left, right, thirds, strict=True)
-        real, imaginary = (shares(*row, replace(case, k=2 * case.k), how) for row in rows)
-        worse: np.ndarray = np.maximum(real, imaginary)
+        worse: np.ndarray = np.maximum(*(shares(*row, replace(case, k=2 * case.k), how) for row in rows))
         return worse
     if dtype.kind == "i":  # the exact result is reduced modulo 2**(number of bits of `dtype`)
         with np.errstate(over="ignore"):

@@ -80,7 +80,7 @@ def test_plot():
         "      10 │",
         "       1 │  ●○",
         "       x └──────────",
-        "            8    16",
+        "            8   16",
         "          ● a  ○ b",
     ]
     assert text.curves({}, unit="x") == []
