@@ -1,4 +1,5 @@
-"""check_report.py REPORT.html [SCREENSHOT.png]: check a report of `gemm bench --compare` in a browser.
+"""check_report.py REPORT.html [SCREENSHOT.png]: check a report of `gemm bench --compare` in a browser, in a wide window
+and in one as narrow as a phone.
 
 The script appends a JavaScript probe to a copy of the report, and opens the copy in headless Chromium without network.
 The report must fulfil these conditions: every chart is drawn (it has parts with an area, and all texts are inside),
@@ -11,16 +12,17 @@ import re
 import subprocess
 import sys
 import tempfile
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
-WIDTH = 1200
+WIDTHS = (1280, 390)
 PARTS = 10
 """The smallest number of parts of a chart: axes, ticks, lines."""
 PROBE = """
 <script>
-const charts = [...document.querySelectorAll("figure svg")].map(svg => {
+const shown = [...document.querySelectorAll("figure svg")].filter(svg => svg.getBoundingClientRect().width > 0);
+const charts = shown.map(svg => {
   const frame = svg.getBoundingClientRect();
   const boxes = [...svg.querySelectorAll("path, use, text")].filter(part => !part.closest("defs"))
       .map(part => [part, part.getBBox(), part.getBoundingClientRect()]);
@@ -49,10 +51,20 @@ said.textContent = JSON.stringify(result);
 document.body.append(said);
 </script>
 """
+COLLECT = """
+<script>
+onload = () => {
+  const said = document.createElement("pre");
+  said.id = "collected";
+  said.textContent = frames[0].document.getElementById("checked").textContent;
+  document.body.append(said);
+};
+</script>
+"""
 SECTIONS = {
-    "machine", "thresholds", "chart-crossover", "chart-contestants", "chart-peak", "chart-roofline", "chart-layers",
-    "chart-choice", "family-squares", "family-resnet50", "family-transformer", "family-skinny", "family-batched",
-    "method",
+    "headline", "machine", "thresholds", "chart-crossover", "chart-series", "chart-peak", "chart-roofline",
+    "chart-layers", "chart-choice", "family-squares", "family-resnet50", "family-transformer", "family-skinny",
+    "family-gemv", "family-batched", "method",
 }  # fmt: skip
 
 
@@ -64,13 +76,14 @@ def chromium(*options: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-def probed(report: Path) -> dict[str, Any]:
-    """The findings of the probe in a copy of the report."""
+def probed(report: Path, width: int) -> dict[str, Any]:
+    """The findings of the probe in a copy of the report, in a frame of this width: windows have a least width."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, "report.html")
-        copy.write_text(report.read_text(encoding="utf-8").replace("</body>", f"{PROBE}</body>"), encoding="utf-8")
-        dumped = chromium(f"--window-size={WIDTH},900", "--dump-dom", copy.as_uri())
-    said = re.search(r'<pre id="checked">(.*?)</pre>', dumped, re.S)
+        copy = report.read_text(encoding="utf-8").replace("</body>", f"{PROBE}</body>")
+        frame = f'<iframe style="border:0" width="{width}" height="900" srcdoc="{escape(copy)}"></iframe>' + COLLECT
+        Path(folder, "frame.html").write_text(frame, encoding="utf-8")
+        dumped = chromium("--window-size=1400,900", "--dump-dom", Path(folder, "frame.html").as_uri())
+    said = re.search(r'<pre id="collected">(.*?)</pre>', dumped, re.S)
     if said is None:
         raise SystemExit("the page's script said nothing: did the page load?")
     found: dict[str, Any] = json.loads(unescape(said.group(1)))
@@ -98,16 +111,17 @@ def faults(found: dict[str, Any], source: str) -> list[str]:
 
 def main(report: str, screenshot: str = "") -> int:
     path = Path(report).resolve()
-    found = probed(path)
+    found, narrow = (probed(path, width) for width in WIDTHS)
     for chart in found["charts"]:
         print(f"{chart['name']:20} {chart['width']:.0f} × {chart['height']:.0f}, "
               f"{chart['parts']} parts, {chart['texts']} texts")  # fmt: skip
     for table in found["tables"]:
         print(f"{table['name']:20} {table['rows']} rows × {table['columns']} columns")
-    wrong = faults(found, path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    wrong = [*faults(found, source), *(f"{WIDTHS[1]} px: {fault}" for fault in faults(narrow, source))]
     if screenshot:
         target = Path(screenshot).resolve()
-        chromium(f"--window-size={WIDTH},{found['height']}", f"--screenshot={target}", path.as_uri())
+        chromium(f"--window-size={WIDTHS[0]},{found['height']}", f"--screenshot={target}", path.as_uri())
         print(f"{target.name}: {target.stat().st_size} bytes")
     print("\n".join(wrong) or f"{len(found['charts'])} charts are drawn, {len(found['tables'])} tables filled")
     return 1 if wrong else 0

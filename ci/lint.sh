@@ -1,7 +1,7 @@
-# Run the hooks of .pre-commit-config.yaml on every file, with the versions pinned in pyproject.toml. mypy needs rich.
+# Run the hooks of .pre-commit-config.yaml on every file, with the versions pinned in pyproject.toml.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install git python3-venv
-mapfile -t tools < <(requirements dev numpy rich ruff mypy clang-format pre-commit)
+mapfile -t tools < <(requirements dev numpy ruff mypy clang-format pre-commit)
 venv "$CI_WORK/lint-venv" "${tools[@]}"
 
 copy_source "$CI_WORK/lint"

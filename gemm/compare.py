@@ -7,7 +7,8 @@ is null:
 
     schema      "gemm-compare/1"
     date, command, commit, versions, machine, environment    provenance of the run, as in gemm.cli.bench
-    dtype, quick, families, rounds, method                   the request, and what each time means
+    dtype, inputs, precision, reproducible                   see gemm.bench.products.Arithmetic
+    quick, families, rounds, method                          the request, and what each time means
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
     contestants {contestant: its description}
     absent      {peer (another library) or backend: why it is missing}
@@ -17,7 +18,8 @@ is null:
     thresholds  [{series, contestant, mode, products, size, below, sizes, verdicts, ratios}]
     choice      {sizes, k, chosen, lead}: see gemm.bench.comparison.choices
     left_out    [products for which there was not enough memory]
-    quiet       {load_before, load_after, others_cores, stolen, median_spread, warnings}
+    quiet       {load_before, load_after, others_before, stolen_before, others_cores, stolen, median_spread, warnings}:
+                see gemm.bench.contest.Watch
 
 The fields of a result:
 

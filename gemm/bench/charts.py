@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gemm.bench.verdicts import Row, find, offloaded, quartiles
+from gemm.bench.verdicts import Row, find, offloaded
+from gemm.core.operands import named
 
 INK = "#010203"
 """The colour of text and axes. On a page, the colour of the surrounding text replaces it."""
@@ -23,12 +24,6 @@ _STYLE = {
     "figure.facecolor": "none", "legend.framealpha": 0.0, "axes.grid": True, "grid.alpha": 0.25, "grid.color": "0.5",
     "lines.markersize": 4.0, "lines.linewidth": 1.4,
 }  # fmt: skip
-_WAYS = {("host", 1): ("host to host", "-"), ("resident", 1): ("resident", "--"),
-         ("once", 8): ("8 products", "-."), ("once", 64): ("64 products", ":")}  # fmt: skip
-"""{(mode, products): (legend, line style)} of the crossover curves. ("once", 1) is left out, because its curve would be
-nearly that of ("host", 1)."""
-_LETTER, _HANDLE = 0.055, 0.55
-"""Inches of a legend's entry: for each letter, and for the line sample with the space around it."""
 
 
 def charts(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
@@ -65,54 +60,72 @@ def save(document: dict[str, Any], folder: Path) -> list[Path]:
     return written
 
 
-def crossover(document: dict[str, Any]) -> Any:
-    rows, colours = find(document["results"]), _colours(document)
-    series = _by([row for row in rows if row["series"]], "series")
-    if not series:
+def crossover(document: dict[str, Any], width: float = 9.0) -> Any:
+    """Rate over size of the first series, which are squares unless the user chose others."""
+    return _series(document, slice(0, 1), width)
+
+
+def crossover_narrow(document: dict[str, Any]) -> Any:
+    """`crossover` for a phone."""
+    return crossover(document, 4.4)
+
+
+def series(document: dict[str, Any]) -> Any:
+    """The same for the other series."""
+    return _series(document, slice(1, None), 5.0)
+
+
+def _series(document: dict[str, Any], some: slice, width: float) -> Any:
+    """A panel for each of these series. Each curve has its name at its end, instead of a legend."""
+    names = [name for name in _by(find(document["results"]), "series") if name][some]
+    if not names:
         return None
-    figure, panels = _panels(len(series), *((9.0, 4.6) if len(series) == 1 else (5.0, 3.2)))
-    for axes, (name, some) in zip(panels, series.items(), strict=True):
-        ours = find(some, contestant="cpu:0", mode="host")
-        _line(axes, ours, color=colours.get("cpu:0"), label="cpu:0", linewidth=2.4)
-        for contestant in offloaded(rows):
-            colour = colours[contestant]
-            for (mode, products), (way, style) in _WAYS.items():
-                own = find(some, contestant=contestant, mode=mode, products=products)
-                _line(axes, own, linestyle=style, color=colour, label=f"{contestant}, {way}")
-            marks = {x["size"] for x in document["thresholds"] if (x["series"], x["contestant"]) == (name, contestant)}
-            for size in sorted(marks - {None}):
-                axes.axvline(size, color=colour, linewidth=1, linestyle=":")
-        _sizes(axes, some)
+    colours = _colours(document)
+    figure, panels = _panels(len(names), width, 4.6)
+    for axes, name in zip(panels, names, strict=True):
+        rows, ends = find(document["results"], series=name), []
+        for contestant, own in _by(rows, "contestant").items():
+            for mode, style in (("host", "-"), ("resident", "--")):
+                points = sorted((row["size"], row["gflops"]) for row in find(own, mode=mode))
+                if points:
+                    bold = 2.6 if contestant == "cpu:0" else 1.4
+                    axes.plot(*zip(*points, strict=True), style, marker="o", color=colours[contestant], linewidth=bold)
+                    ends.append((*points[-1], contestant if mode == "host" else f"{contestant}, resident"))
         axes.set(title=name, xlabel="s", ylabel="GFLOP/s", yscale="log")
-    _legend(figure, panels, 4)
+        _sizes(axes, rows)
+        _label(axes, ends)
     return figure
 
 
-def contestants(document: dict[str, Any]) -> Any:
-    rows = find(document["results"], family="squares", mode="host")
-    if not rows:
-        return None
-    figure, axes = _squares(document, rows, "gflops", 4.0)
-    for name, own in _by(sorted(rows, key=lambda row: int(row["size"])), "contestant").items():
-        low, high = ([r["gflops"] * r["seconds"] / quartiles(r["samples_s"])[at] for r in own] for at in (2, 0))
-        axes.fill_between([r["size"] for r in own], low, high, color=_colours(document)[name], alpha=0.15, linewidth=0)
-    axes.set(ylabel="GFLOP/s", yscale="log")
-    return figure
+def _label(axes: Any, ends: Iterable[tuple[float, float, str]]) -> None:
+    """Write each curve's name to the right of its end (x, y), from the top down, without overlaps."""
+    low, high = axes.get_ylim()
+    line = (high / low) ** 0.055  # the height of a line of text on the logarithmic axis
+    above = high * line
+    for x, y, name in sorted(ends, key=lambda end: -end[1]):
+        above = min(y, above / line)
+        axes.annotate(name, (x, y), (1.02, above), textcoords=("axes fraction", "data"), va="center",
+                      arrowprops={"arrowstyle": "-", "color": "0.5", "linewidth": 0.5})  # fmt: skip
 
 
 def peak(document: dict[str, Any]) -> Any:
-    rows = _best(find(document["results"], family="squares"))
-    if not any(row["percent_of_peak"] for row in rows):
+    rows = [row for row in _best(find(document["results"], family="squares")) if row["percent_of_peak"]]
+    if not rows:
         return None
-    figure, axes = _squares(document, rows, "percent_of_peak", 3.4)
-    axes.set(ylabel="% of peak", ylim=(0, None))
+    figure, (axes,) = _panels(1, 9.0, 3.4)
+    for name, own in _by(rows, "contestant").items():
+        points = sorted((row["size"], row["percent_of_peak"]) for row in own)
+        axes.plot(*zip(*points, strict=True), marker="o", color=_colours(document)[name], label=name)
+    axes.set(xlabel="s, of s × s × s", ylabel="% of peak", ylim=(0, None))
+    _sizes(axes, rows)
+    axes.legend()
     return figure
 
 
 def roofline(document: dict[str, Any]) -> Any:
     from matplotlib.ticker import NullFormatter
 
-    colours, itemsize = _colours(document), np.dtype(document["dtype"]).itemsize
+    colours, itemsize = _colours(document), named(document["dtype"], "dtype").itemsize
     # NumPy runs on the same cores as the cpu backend.
     rows = [row | {"device": "cpu:0"} if row["backend"] == "numpy" else row for row in _best(document["results"])]
     on = {key: own for key, own in _by(rows, "device").items() if key in document["roofs"]}
@@ -153,7 +166,7 @@ def layers(document: dict[str, Any]) -> Any:
             axes.plot(*points, "o", color=colours[name], label=name)
         axes.set_yticks(list(heights.values()), list(heights))
         axes.set(title=family, xlabel="GFLOP/s", xscale="log", ylim=(0.6 - len(heights), 0.4))
-    _legend(figure, panels, 6)
+    panels[-1].legend()
     return figure
 
 
@@ -186,10 +199,10 @@ def choice(document: dict[str, Any]) -> Any:
 
 
 _CHARTS = (
-    ("Crossover", "Rate over size in each series: the cpu backend in bold, others from host to host, on resident "
-     "operands, and with operands sent once for several products. Dotted vertical lines are offload thresholds.",
-     crossover),
-    ("All contestants", "Squares from host to host; the band is the range between the quartiles.", contestants),
+    ("Crossover", "Rate over size: solid from host to host, dashed with operands on the device; the cpu backend in "
+     "bold. Where a device's solid curve is above the bold one, the device is worth its transfers.", crossover),
+    ("", "", crossover_narrow),
+    ("Other series", "As above, for the other products that grow with one size.", series),
     ("Percent of peak", "Squares on resident operands, relative to the peak of the device's arithmetic.", peak),
     ("Rooflines", "All products on resident operands. The horizontal axis is the FLOPs per byte of operands and "
      "result. The lines are the peak of the arithmetic and the bandwidth of the memory, if known. Points above the "
@@ -240,23 +253,6 @@ def _panels(count: int, width: float, height: float, columns: int = 2) -> tuple[
     return figure, panels[:count]
 
 
-def _squares(document: dict[str, Any], rows: Sequence[Row], value: str, height: float) -> tuple[Any, Any]:
-    """A figure with a line for each contestant over the sizes of the squares, and its axes."""
-    figure, (axes,) = _panels(1, 9.0, height)
-    for name, own in _by(rows, "contestant").items():
-        _line(axes, own, value, color=_colours(document)[name], label=name)
-    _sizes(axes, rows)
-    axes.set_xlabel("s, of s × s × s")
-    axes.legend()
-    return figure, axes
-
-
-def _line(axes: Any, rows: Iterable[Row], value: str = "gflops", **options: Any) -> None:
-    points = sorted((row["size"], row[value]) for row in rows if row[value] is not None)
-    if points:
-        axes.plot(*zip(*points, strict=True), marker="o", **options)
-
-
 def _sizes(axes: Any, rows: Iterable[Row]) -> None:
     """Give `axes` a logarithmic horizontal axis with ticks at the sizes of `rows`."""
     axes.set_xscale("log", base=2)
@@ -264,13 +260,3 @@ def _sizes(axes: Any, rows: Iterable[Row]) -> None:
     shown = sizes[:: max(1, len(sizes) // 6)]
     axes.set_xticks(shown, shown)
     axes.minorticks_off()
-
-
-def _legend(figure: Any, panels: Iterable[Any], columns: int) -> None:
-    """Add one legend for all panels, below the panels. The legend has `columns` columns if there is room."""
-    entries = {
-        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    longest = _LETTER * max(map(len, entries), default=0) + _HANDLE
-    columns = max(1, min(columns, int(figure.get_figwidth() / longest)))
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)

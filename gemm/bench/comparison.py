@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gemm.bench import report, verdicts
-from gemm.bench.contest import Watch
+from gemm.bench.contest import Pace, Watch
 from gemm.bench.contestants import PEERS, Field
 from gemm.bench.peaks import roofs
-from gemm.bench.products import FAMILIES, Case, Shape, cases
+from gemm.bench.products import FAMILIES, Arithmetic, Case, Shape, cases
 from gemm.bench.sweep import PACES, Sweep
 from gemm.bench.verdicts import Row
 from gemm.catalog import BACKENDS, HOST_BACKENDS
@@ -86,15 +86,17 @@ class Comparison:
 
 def compare(
     families: Iterable[str] = tuple(FAMILIES), *, quick: bool = False, sizes: Sequence[int] | None = None,
-    dtype: str = "float32", devices: Sequence[Device] | None = None, peers: Sequence[str] = PEERS,
+    dtype: str | Arithmetic = "float32", devices: Sequence[Device] | None = None, peers: Sequence[str] = PEERS,
     products: Sequence[Case] | None = None, missing: dict[str, str] | None = None,
-    step: Step = lambda text, done: None,
+    pace: Pace | None = None, step: Step = lambda text, done: None,
 ) -> Comparison:  # fmt: skip
     """Time families of products on `devices` (default: all that work here) and in those of `peers` that are installed.
 
     NumPy's BLAS and the peers are set to the number of threads of the cpu backend, and keep this setting.
 
     Args:
+        dtype: the type, or a gemm.bench.products.Arithmetic with the types and the precision.
+        pace: the number of rounds and their time; None: as `quick` says.
         sizes: sizes of the square products, instead of the family's own.
         products: products to time instead of families.
         missing: {backend: why it is missing}, for the document.
@@ -102,25 +104,23 @@ def compare(
     Raises:
         ValueError: a family is unknown.
     """
-    families = list(families)
-    if unknown := [name for name in families if name not in FAMILIES]:
-        raise ValueError(f"families are {', '.join(FAMILIES)}, not {', '.join(unknown)}")
+    arithmetic = dtype if isinstance(dtype, Arithmetic) else Arithmetic(dtype)
     if devices is None:
         devices, missing = all_devices()
     chosen = list(products or cases(families, quick=quick, sizes=sizes))
     first, watch = head(), Watch()
-    field = Field.of(devices, peers)
-    known = roofs(devices, dtype)
+    field = Field.of(devices, peers, arithmetic)
+    known, pace = roofs(devices, arithmetic.dtype), pace or PACES[quick]
     peaks = {key: roof["gflops"] for key, roof in known.items() if roof["gflops"]}
-    rows, left_out = Sweep(field, PACES[quick], dtype, peaks, lambda text: step(text, 0)).run(
+    rows, left_out = Sweep(field, pace, arithmetic, peaks, lambda text: step(text, 0)).run(
         chosen, lambda case: step(str(case.shape), 1)
     )
     return Comparison({
-        "schema": SCHEMA, **first, "dtype": dtype, "quick": quick,
-        "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": PACES[quick].rounds,
+        "schema": SCHEMA, **first, **asdict(arithmetic), "quick": quick,
+        "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": pace.rounds,
         "method": METHOD, "devices": list(map(device_facts, devices)),
         "contestants": field.about, "absent": {**(missing or {}), **field.absent}, "roofs": known, "results": rows,
-        "thresholds": verdicts.thresholds(rows), "choice": choices(dtype), "left_out": left_out,
+        "thresholds": verdicts.thresholds(rows), "choice": choices(arithmetic), "left_out": left_out,
         "quiet": watch.facts(verdicts.spreads(rows)),
     })  # fmt: skip
 
@@ -137,7 +137,7 @@ def all_devices() -> tuple[list[Device], dict[str, str]]:
     return found, missing
 
 
-def choices(dtype: str) -> dict[str, Any]:
+def choices(arithmetic: Arithmetic) -> dict[str, Any]:
     """The devices that "auto" would choose for products from host memory to host memory; nothing is multiplied.
 
     Kernels that dispatch would verify before their first use count as verified.
@@ -146,7 +146,8 @@ def choices(dtype: str) -> dict[str, Any]:
         {sizes, k, chosen, lead}. chosen[k][m][n] is the key of the chosen device. lead[k][m][n] is the CPU's predicted
         time ÷ the best device's predicted time, or null if dispatch considers no device, as for small products.
     """
-    planes = [[[_choice(Problem(dtype, m, n, k)) for n in SIZES] for m in SIZES] for k in SUMS]
+    given = asdict(arithmetic)
+    planes = [[[_choice(Problem(m=m, n=n, k=k, **given)) for n in SIZES] for m in SIZES] for k in SUMS]
     chosen, lead = ([[[each[at] for each in line] for line in plane] for plane in planes] for at in (0, 1))
     return {"sizes": list(SIZES), "k": list(SUMS), "chosen": chosen, "lead": lead}
 

@@ -11,17 +11,18 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.bench.products import Shape
+from gemm.bench.products import Arithmetic, Shape
 from gemm.catalog import BACKENDS
-from gemm.core.numpy_original import matmul
-from gemm.core.problem import Device
+from gemm.core.problem import NARROW, Device
+from gemm.select.verify.single import Case, shares
 
 OWN = frozenset(BACKENDS) - {"numpy"}
 """Backends whose threads sleep soon after a product. Threads of other libraries keep spinning and slow down the
@@ -31,12 +32,33 @@ SAMPLE = 5e-4
 WAKING = 0.006
 """Seconds of untimed calls before a sample. The operating system may wake all threads on one core, and distribute them
 over the cores only at its next scheduler tick, after 4 ms on many systems."""
+SETTLED, SETTLING = 0.02, 1.0
+"""A GPU's clocks have settled when two successive medians differ by at most this fraction; the limit in seconds."""
 LONG = 0.05
 """Calls of this many seconds or more need no warm-up: threads wake and caches fill in a small part of this time."""
+SLOW = 0.3
+"""Calls of this many seconds or more are sampled once, outside the rounds. If n products with operands sent once would
+take this long, their time is extrapolated from one product."""
+LEAST = 5
+"""The smallest number of rounds, however long they take."""
+SPINNING = 0.12
+"""The expected wait in seconds, in each round, until the threads of a contestant of another library sleep."""
+BEFORE = 0.2
+"""Seconds for which the load of the machine is measured before the first product."""
+BUSY, STOLEN, SPREAD = 0.05, 0.01, 0.05
+"""The machine is quiet if other processes use at most this many cores, the hypervisor withholds at most this many, and
+the ratios of the median row spread by at most this fraction."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
-"""If a float64 product has at most this many multiply-adds, all elements are checked. Of larger products only some rows
-are checked, because the check's longdouble product has no BLAS."""
+"""If a product whose reference has no BLAS has at most this many multiply-adds, all elements are checked. Of larger
+products only some rows are checked."""
+
+
+class Pace(NamedTuple):
+    """The number of rounds, and the approximate time that all rounds may take."""
+
+    rounds: int
+    seconds: float
 
 
 @dataclass
@@ -123,23 +145,43 @@ def _running() -> bool:
     return False
 
 
-def compete(contestants: Sequence[Contestant], rounds: int, warmup: int, step: Callable[[str], None]) -> None:
+def steady(sample: Callable[[], float], limit: float = SETTLING) -> bool:
+    """Repeat `sample` until two successive medians of five agree within SETTLED, because a GPU raises and lowers its
+    clocks with its load. Returns False if they do not agree within `limit` seconds of samples.
+    """
+    before, spent = 0.0, 0.0
+    while spent < limit:
+        samples = [sample() for _ in range(5)]
+        spent += sum(samples)
+        median = statistics.median(samples)
+        if abs(median - before) <= SETTLED * median:
+            return True
+        before = median
+    return False
+
+
+def compete(contestants: Iterable[Contestant], pace: Pace, warmup: int, step: Callable[[str], None]) -> None:
     """Time the contestants in rounds. Each round samples every contestant, and starts with another contestant.
 
-    Before the rounds, each contestant makes `warmup` untimed calls. `step` is called before each sample, with the names
-    of the contestant's kernel and device.
+    Before the rounds, each contestant makes `warmup` untimed calls. Slow contestants are sampled once, outside the
+    rounds. `step` is called before each sample, with the names of the contestant's kernel and device.
     """
-    waiting = []
+    waiting, per_round = [], 1e-9
     foreign_before = True  # other libraries' threads may still spin after the warm-up
     for one in contestants:
+        seconds, resident = timed(one.call), timed(one.launch) if one.launch else 0.0
+        if seconds >= SLOW:
+            one.host, one.resident = [seconds], [resident] if one.launch else []
+            continue
         for _ in range(warmup):
             one.call()
             if one.launch:
                 one.launch()
-        seconds = timed(one.call)
-        waiting.append((one, seconds < LONG, _repeats(seconds), _repeats(timed(one.launch)) if one.launch else 0))
-    for turn in range(rounds):
-        at = turn % len(waiting)
+        seconds, resident = timed(one.call), timed(one.launch) if one.launch else 0.0
+        per_round += 2 * seconds + resident + WAKING + (0.0 if one.device.backend in OWN else SPINNING)
+        waiting.append((one, seconds < LONG, _repeats(seconds), _repeats(resident)))
+    for turn in range(max(min(LEAST, pace.rounds), min(pace.rounds, int(pace.seconds / per_round)))):
+        at = turn % max(1, len(waiting))
         for one, brief, times, resident_times in waiting[at:] + waiting[:at]:
             step(f"{one.kernel} on {one.device.key}")
             foreign = one.device.backend not in OWN
@@ -150,6 +192,8 @@ def compete(contestants: Sequence[Contestant], rounds: int, warmup: int, step: C
                 warm(one.call)
             one.host.append(timed(one.call, times))
             if one.launch:
+                if one.device.kind == "gpu":
+                    steady(partial(timed, one.launch, resident_times))
                 one.resident.append(timed(one.launch, resident_times))
 
 
@@ -158,65 +202,81 @@ def _repeats(seconds: float) -> int:
     return max(1, round(SAMPLE / max(seconds, 1e-7)))
 
 
-def check(contestants: Sequence[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray) -> str:
+def check(
+    contestants: Sequence[Contestant], shape: Shape, a: np.ndarray, b: np.ndarray, arithmetic: Arithmetic | None = None
+) -> str:
     """Set `worst` and `sha256` of each contestant. Returns a text that says which elements were compared.
 
-    The reference is NumPy's product, in float64 for float32 and in longdouble for float64. The error bound is that of
-    the numerical contract, (k + 2)·u·|a|·|b| for each element. If longdouble is no wider than float64, the reference
-    may have the same error as the result, so twice the bound is allowed.
+    The reference is that of `gemm verify`: NumPy's product in a wider type, and the numerical contract's bound.
     """
+    how = arithmetic or Arithmetic(a.dtype.name)
     x, y = shape.untransposed(a, b)
-    wide: Any = np.float64 if a.dtype == np.float32 else np.longdouble
-    every = 1 if a.dtype == np.float32 else int(shape.flops / 2 / _EXACT_WORK) + 1
+    every = 1 if how.dtype in ("float32", "complex64", *NARROW) else int(shape.flops / 2 / _EXACT_WORK) + 1
     lines = np.unique([*range(0, shape.m, every), shape.m - 1])
-    scope = f"{lines.size} of {shape.m} rows" if every > 1 else "every element"
-    rows = x[..., lines, :]
-    exact = matmul(rows.astype(wide), y.astype(wide))
-    slack = 2.0 if np.finfo(wide).eps >= np.finfo(a.dtype).eps else 1.0
-    bound = slack * (shape.k + 2) * np.finfo(a.dtype).eps / 2 * matmul(*(np.abs(x).astype(float) for x in (rows, y)))
+    results = [(one, result[..., lines, :]) for one in contestants for result in one.results()]
+    case = Case(shape.m, shape.n, shape.k)
+    found = shares(np.stack([result for _, result in results]), x[..., lines, :], y, None, case, how) if results else ()
     for one in contestants:
-        one.worst = max(_worst(result[..., lines, :], exact, bound) for result in one.results())
+        one.worst = max(float(share.max()) for (other, _), share in zip(results, found, strict=True) if other is one)
         one.sha256 = hashlib.sha256(one.out.tobytes()).hexdigest()
-    return scope
-
-
-def _worst(result: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> float:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.abs(result - exact)
-        share = np.where(error == 0, 0, error / bound)
-    return float("inf") if np.isnan(share).any() else float(share.max())
+    return f"{lines.size} of {shape.m} rows" if every > 1 else "every element"
 
 
 class Watch:
-    """Measure the load by other processes since this object was made."""
+    """Measure the load by other processes: for BEFORE seconds at once, and from then on."""
 
     def __init__(self) -> None:
         self._load = _load()
+        self._begin()
+        if self._ticks:
+            time.sleep(BEFORE)
+        self._before = self._shares(0.0)
+        self._begin()
+
+    def _begin(self) -> None:
         self._ticks, self._own, self._start = _ticks(), time.process_time(), time.monotonic()
 
+    def _shares(self, helper: float) -> tuple[float | None, float | None]:
+        """Cores that other processes used, and cores that a hypervisor withheld. None: not known."""
+        wall, own = time.monotonic() - self._start, time.process_time() - self._own + helper
+        after = _ticks()
+        if not (self._ticks and after):
+            return None, None
+        busy, steal = (now - then for now, then in zip(after, self._ticks, strict=True))
+        return max(0.0, busy - own) / wall, steal / wall
+
     def facts(self, spreads: list[float], helper: float = 0.0) -> dict[str, Any]:
-        """{load_before, load_after, others_cores, stolen, median_spread, warnings}. None: the value is not known.
+        """{load_before, load_after, others_before, stolen_before, others_cores, stolen, median_spread, warnings}.
+
+        None: the value is not known.
 
         Args:
             spreads: the interquartile range ÷ the median of each row's ratios.
             helper: CPU seconds of processes that the benchmark itself started.
         """
-        wall, own = time.monotonic() - self._start, time.process_time() - self._own + helper
-        others = stolen = None
-        after = _ticks()
-        if self._ticks and after:
-            busy, steal = (now - then for now, then in zip(after, self._ticks, strict=True))
-            others, stolen = max(0.0, busy - own) / wall, steal / wall
-        spread = statistics.median(spreads) if spreads else None
-        limits = (
-            (self._load[0] if self._load else None, 0.5, "the load average was {:.2f} before the first product"),
-            (others, 0.05, "other processes used {:.2f} cores on average"),
-            (stolen and 100 * stolen, 1, "the hypervisor withheld {:.1f} % of a core"),
-            (spread and 100 * spread, 5, "the ratios of the median row spread by {:.0f} % (interquartile range)"),
-        )
-        warnings = [warning.format(value) for value, most, warning in limits if value is not None and value > most]
-        return {"load_before": self._load, "load_after": _load(), "others_cores": others, "stolen": stolen,
-                "median_spread": spread, "warnings": warnings}  # fmt: skip
+        found = {
+            "load_before": self._load, "load_after": _load(),
+            **dict(zip(("others_before", "stolen_before"), self._before, strict=True)),
+            **dict(zip(("others_cores", "stolen"), self._shares(helper), strict=True)),
+            "median_spread": statistics.median(spreads) if spreads else None,
+        }  # fmt: skip
+        return found | {"warnings": warnings(found)}
+
+
+def warnings(quiet: Mapping[str, Any]) -> list[str]:
+    """Why the figures of a run with the facts `quiet` should not be quoted; [] if the machine was quiet.
+
+    The load average, which lags a minute behind, counts only where nothing better is known.
+    """
+    load = quiet["load_before"][0] if quiet["load_before"] and quiet["others_cores"] is None else None
+    limits = (
+        (load, 0.5, "the load average was {:.2f} before the first product"),
+        (quiet["others_before"], BUSY, "other processes used {:.2f} cores before the first product"),
+        (quiet["others_cores"], BUSY, "other processes used {:.2f} cores on average"),
+        (quiet["stolen"], STOLEN, "the hypervisor withheld {:.0%} of a core"),
+        (quiet["median_spread"], SPREAD, "the ratios of the median row spread by {:.0%} (interquartile range)"),
+    )
+    return [warning.format(value) for value, most, warning in limits if value is not None and value > most]
 
 
 def _load() -> list[float] | None:

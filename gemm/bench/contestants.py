@@ -16,7 +16,7 @@ from gemm.bench.contest import Contestant, timed
 from gemm.bench.peers import Absent, Peer, Unable
 from gemm.bench.peers.devices import DevicePeer, load_on
 from gemm.bench.peers.host import load, set_numpy_threads
-from gemm.bench.products import Shape
+from gemm.bench.products import FLOAT32, Arithmetic, Shape
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView
 from gemm.core.threads import granted
@@ -36,31 +36,33 @@ class Entry(NamedTuple):
 
     device: Device
     kernel: str | None = None
-    reproducible: bool = False
+    arithmetic: Arithmetic = FLOAT32
 
 
 def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
     """A contestant after its first call. Raises BackendUnavailable, MemoryError or KernelFailed."""
-    device, kernel, reproducible = entry
+    device, kernel, how = entry
     backend = registry.backend(device.backend)
-    out = shape.result(a.dtype)
+    out = shape.result(how.dtype)
     if backend.name == "numpy":
-        x, y = shape.untransposed(a, b)
-        return _called(Contestant(device, "np.matmul", partial(matmul, x, y, out=out), out))
+        return _called(Contestant(device, "np.matmul", partial(_matmul, *shape.untransposed(a, b), out), out))
     trans_a, trans_b = (letter == "T" for letter in shape.trans)
-    problem = normalise(Given(a, b, out=out), Options(trans_a, trans_b, reproducible=reproducible)).problem
+    options: dict[str, Any] = {"trans_a": trans_a, "trans_b": trans_b, "dtype": how.dtype if how.inputs else None,
+               "precision": how.precision, "reproducible": how.reproducible}  # fmt: skip
+    problem = normalise(Given(a, b, out=out), Options(**options)).problem
     plan = execute.choose(problem, device.key, kernel)
-    call = partial(api.gemm, a, b, out=out, trans_a=trans_a, trans_b=trans_b, reproducible=reproducible,
-                   backend=device.key, kernel=kernel)  # fmt: skip
+    call = partial(api.gemm, a, b, out=out, backend=device.key, kernel=kernel, **options)
     entered = _called(Contestant(device, plan.kernel.name, call, out))
     try:
         result = backend.to_device(out, device)
     except TypeError:  # this backend computes in host memory, so `resident` would equal `host`
         return entered
-    launch = backend.launcher(plan.kernel, device, replace(problem, device=device.key))
+    inputs = plan.kernel.inputs
+    launch = backend.launcher(plan.kernel, device, replace(problem, device=device.key, inputs=inputs))
 
     def send() -> Iterable[DeviceView]:
-        views = (backend.to_device(array, device) for array in (a, b))
+        narrow = (a, b) if inputs else (x.astype(out.dtype, copy=False) for x in (a, b))
+        views = (backend.to_device(array, device) for array in narrow)
         return [view.mT if flip else view for view, flip in zip(views, (trans_a, trans_b), strict=True)]
 
     def multiply(left: DeviceView, right: DeviceView) -> None:
@@ -72,18 +74,25 @@ def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestan
     return entered
 
 
-def enter_peer(peer: Peer, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
+def _matmul(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    """NumPy's product. Narrow operands are converted first, as NumPy's users have to do."""
+    matmul(x.astype(out.dtype, copy=False), y.astype(out.dtype, copy=False), out=out)
+
+
+def enter_peer(peer: Peer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
     """A peer in host memory as a contestant. Raises Unable, and any exception of the peer."""
     if shape.batch > 1 and not peer.batches:
         raise Unable("stacks of products")
-    out = shape.result(a.dtype)
+    out = shape.result(how.dtype)
     call = partial(peer.prepare(a, b, out), 1)
     return _called(Contestant(Device(peer.name, "cpu:0", peer.about), peer.name, call, out))
 
 
-def enter_device_peer(peer: DevicePeer, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
+def enter_device_peer(
+    peer: DevicePeer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.ndarray
+) -> Contestant:  # fmt: skip
     """A peer on a device as a contestant. Raises Unable, and any exception of the peer."""
-    out = shape.result(a.dtype)
+    out = shape.result(how.dtype)
     result = peer.send(out)
     launch, offload = _resident(lambda: map(peer.send, (a, b)), lambda x, y: peer.multiply(x, y, result), peer.finish,
                                 lambda: peer.fetch(result, out))  # fmt: skip
@@ -140,7 +149,7 @@ class Field:
     absent: dict[str, str]
 
     @classmethod
-    def of(cls, devices: Iterable[Device], names: Iterable[str]) -> Field:
+    def of(cls, devices: Iterable[Device], names: Iterable[str], how: Arithmetic = FLOAT32) -> Field:
         """A contestant for each device, NumPy's included, and each peer in `names`, with equal numbers of threads."""
         names, devices = set(names), list(devices)
         with suppress(Absent):  # without threadpoolctl, NumPy's number of threads cannot be set
@@ -151,12 +160,12 @@ class Field:
         for device in devices:
             stand_in = device.backend == "opencl" and device.kind == "cpu"
             about = f"{'an OpenCL device on the CPU, no GPU: ' if stand_in else ''}{named(device)}"
-            whole.add(device.key, partial(enter, Entry(device)), about)
+            whole.add(device.key, partial(enter, Entry(device, None, how)), about)
         for peer in peers:
             peer.set_threads(granted())
-            whole.add(peer.name, partial(enter_peer, peer), peer.about)
+            whole.add(peer.name, partial(enter_peer, peer, how), peer.about)
         for other in device_peers:
-            whole.add(f"{other.name} on {other.device.key}", partial(enter_device_peer, other), other.about)
+            whole.add(f"{other.name} on {other.device.key}", partial(enter_device_peer, other, how), other.about)
         return whole
 
     def add(self, name: str, enter: Enter, about: str) -> None:

@@ -1,4 +1,5 @@
-"""The limits of a device: its arithmetic peak and its memory bandwidth, measured if possible, else by a formula.
+"""The limits of a device: its arithmetic peak, its memory bandwidth, and its link to the host. They are measured if
+possible, else computed by a formula.
 
 A peak never comes from a matrix product that is itself reported. If the peak of a device can be neither measured nor
 computed, the device has no peak and no percentage.
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from gemm.backends import registry
-from gemm.bench.contest import timed
-from gemm.catalog import KERNELS, Kernel
+from gemm.bench.contest import timed, warm
+from gemm.bench.contestants import Entry, enter
+from gemm.bench.products import Shape
+from gemm.catalog import HOST_BACKENDS, KERNELS, Kernel, simplest
 from gemm.core import operands
 from gemm.core.engine import engine, features
-from gemm.core.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
 from gemm.core.threads import granted
 
@@ -30,6 +33,21 @@ FMA_UNITS = {
 }  # fmt: skip
 """{(float32, float64): compute capabilities}. The keys are fused multiply-adds per clock of one multiprocessor, without
 tensor cores; 0 means unknown."""
+LINKS = ("to_pageable_gbs", "from_pageable_gbs", "to_locked_gbs", "from_locked_gbs", "launch_s")
+"""The keys of `link`: GB/s to and from the device, with pageable and page-locked host memory; seconds of a launch."""
+_MOVED, _MOVES = 64 << 20, 5  # bytes of a timed transfer, and how often it is made; the fastest counts
+_SPIN = """
+kernel void spin(global V *out, T x) {
+    V a = (V)(x), b = (V)((T)(get_global_id(0) & 3));
+    for (int i = 0; i < 64; i++) {
+        #pragma unroll
+        for (int j = 0; j < 16; j++) { a = b * a + b; b = a * b + a; }
+    }
+    out[get_global_id(0)] = a + b;
+}
+"""
+"""OpenCL kernel of multiply-adds without memory accesses, as in clpeak. V is T, or a vector of T."""
+_SPINS, _ITEMS = 64 * 16 * 2, 1 << 14  # multiply-adds of a work-item for each part of V; work-items per compute unit
 _ROUNDS, _CALLS = 30, 400  # rounds, and calls of a CPU micro-kernel in each; the fastest round counts
 _L1_BYTES = 20 << 10  # bytes of both operand panels: they stay in an L1 cache of 32 KiB, the smallest of any CPU
 _COPIED, _COPIES = 128 << 20, 5  # bytes of an array that no cache holds, and how often it is copied; the fastest counts
@@ -62,21 +80,68 @@ def roofs(devices: Iterable[Device], dtype: str) -> dict[str, dict[str, Any]]:
 
 
 def peak(device: Device, dtype: str) -> Peak | None:
-    """The peak of `device` in `dtype` ("float32" or "float64"), or None if it is unknown."""
+    """The peak of `device` for sums of `dtype`, without tensor cores; None if it is unknown."""
     if device.kind == "cpu":
-        return _cpu(dtype)
+        return _cpu(dtype) if dtype in ("float32", "float64") else None
+    if device.backend == "opencl":
+        return _opencl(device, dtype)
     limits = device.limits
     clock = limits.get("clock_mhz", 0) / 1000
     capability = limits.get("compute_capability")
     single, double = next((units for units, own in FMA_UNITS.items() if capability in own), (0, 0))
-    units = single if dtype == "float32" else double
-    if device.backend == "cuda" and clock and units:
+    units = {"float32": single, "float64": double}.get(dtype, 0)
+    if clock and units:
         sms = limits["sm_count"]
         return Peak(2 * sms * units * clock, f"by formula: {sms} SMs × {units} FMA units × 2 × {clock:g} GHz")
-    if "intel_subgroups" in device.features and dtype == "float32" and clock and limits.get("compute_units"):
-        eus = limits["compute_units"]
-        return Peak(eus * 16 * clock, f"by formula: {eus} EUs × 2 FPUs × SIMD 4 × 2 × {clock:g} GHz")
     return None
+
+
+@cache
+def _opencl(device: Device, dtype: str) -> Peak | None:
+    """The rate of the kernel _SPIN, with the best of several vector widths."""
+    name = {"float32": "float", "float64": "double", "float16": "half"}.get(dtype)
+    if name is None or device.handle is None:
+        return None
+    import pyopencl as cl
+
+    context, items = device.handle.context, _ITEMS * device.limits.get("compute_units", 1)
+    extension = {"double": "fp64", "half": "fp16"}.get(name)
+    source = (f"#pragma OPENCL EXTENSION cl_khr_{extension} : enable\n" if extension else "") + _SPIN
+
+    def rate(width: int) -> float:
+        options = ["-cl-mad-enable", f"-DT={name}", f"-DV={name}{width if width > 1 else ''}"]
+        spin = cl.Program(context, source).build(options).spin
+        out = cl.Buffer(context, cl.mem_flags.WRITE_ONLY, items * width * np.dtype(dtype).itemsize)
+        one = np.ones((), dtype)[()]
+        seconds = min(timed(lambda: spin(device.handle.queue, (items,), None, out, one).wait()) for _ in range(_MOVES))
+        return 2.0 * items * width * _SPINS / seconds / 1e9
+
+    try:
+        best = max(map(rate, (1, 4, 16)))
+    except cl.Error:  # the device lacks the type, or memory
+        return None
+    return Peak(best, "measured: multiply-adds of vectors without memory accesses")
+
+
+@cache
+def link(device: Device) -> dict[str, float] | None:
+    """The rates of transfers between host and device, and the latency of a launch, by the names of LINKS.
+
+    The launch is that of a product of 16 × 16 × 16 on the device, until it has finished. None for devices that
+    compute in host memory.
+    """
+    if device.backend in HOST_BACKENDS or device.handle is None:
+        return None
+    small, kernel = Shape(16, 16, 16), simplest(device.backend, "float32")
+    try:  # a kernel's name spares the search for devices
+        launch = enter(Entry(device, kernel.name if kernel else None), small, *small.operands("float32")).launch
+        copies = registry.backend(device.backend).copies(device, _MOVED)
+        rates = [_MOVED / min(timed(copy) for _ in range(_MOVES)) / 1e9 for copy in copies]
+    except (BackendUnavailable, KernelFailed, MemoryError):
+        return None
+    assert launch is not None
+    warm(launch)
+    return dict(zip(LINKS, [*rates, min(timed(launch, 20) for _ in range(_MOVES))], strict=True))
 
 
 @cache
@@ -128,6 +193,12 @@ def _memory(device: Device) -> tuple[float | None, str]:
         return _copy_rate(threads), f"measured: copies of {_COPIED >> 20} MiB by {threads} threads, read and written"
     if rate := device.limits.get("memory_gbs"):
         return float(rate), "by formula: clock and width of the memory, as reported by the driver"
+    if device.backend == "opencl" and device.handle is not None:
+        import pyopencl as cl
+
+        one, two = (cl.Buffer(device.handle.context, cl.mem_flags.READ_WRITE, _MOVED) for _ in range(2))
+        seconds = min(timed(lambda: cl.enqueue_copy(device.handle.queue, one, two).wait()) for _ in range(_MOVES))
+        return 2 * _MOVED / seconds / 1e9, f"measured: copies of {_MOVED >> 20} MiB on the device, read and written"
     return None, "not known"
 
 

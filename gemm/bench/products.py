@@ -1,4 +1,4 @@
-"""The products that are timed, and the families of a comparison: squares, layers, skinny products, stacks.
+"""The products that are timed, and the families of a comparison: squares, layers, skinny products, vectors, stacks.
 
 A *series* is a family, or part of one, whose products grow with a single size, so a series has an offload threshold.
 """
@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from gemm.core import operands
+from gemm.core.errors import unknown
+from gemm.select.verify.single import poisoned, random_matrix
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,15 @@ class Shape:
         """The shape of the stack: the axes of the operands and of the result before the two axes of a matrix."""
         return (self.batch,) if self.batch > 1 else ()
 
-    def operands(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-        """a and b as `trans` says they are stored: uniform random numbers in [-1, 1), the same in every run."""
+    def operands(self, *types: str) -> tuple[np.ndarray, np.ndarray]:
+        """a and b of the given types (one name: of the same type) as `trans` says they are stored: random numbers, the
+        same in every run. Integers take any value of their type; other numbers, and complex parts, are in [-1, 1).
+        """
         random = np.random.default_rng([self.m, self.n, self.k, self.batch])
         sizes = ((self.m, self.k), (self.k, self.n))
         a, b = (
-            random.uniform(-1, 1, (*self.lead, *(size[::-1] if flip == "T" else size))).astype(dtype)
-            for size, flip in zip(sizes, self.trans, strict=True)
+            random_matrix(random, operands.named(name, "dtype"), (*self.lead, *(size[::-1] if flip == "T" else size)))
+            for name, size, flip in zip((*types, types[0])[:2], sizes, self.trans, strict=True)
         )
         return a, b
 
@@ -50,9 +57,36 @@ class Shape:
         x, y = (np.swapaxes(x, -1, -2) if flip == "T" else x for x, flip in zip((a, b), self.trans, strict=True))
         return x, y
 
-    def result(self, dtype: np.dtype) -> np.ndarray:
-        """An array for the result, full of NaN, which marks elements that a product did not write."""
-        return np.full((*self.lead, self.m, self.n), np.nan, dtype)
+    def result(self, dtype: Any) -> np.ndarray:
+        """An array for the result, full of NaN or 0xA5, which marks elements that a product did not write."""
+        return poisoned(np.dtype(dtype), (*self.lead, self.m, self.n))
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How products are computed: the type of the results, and the arguments of `gemm.gemm` that choose the arithmetic.
+
+    Attributes:
+        inputs: the types of a and b if they differ from `dtype`, else ().
+    """
+
+    dtype: str = "float32"
+    inputs: tuple[str, ...] = ()
+    precision: str = "highest"
+    reproducible: bool = False
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of a and b."""
+        return self.inputs or (self.dtype, self.dtype)
+
+    def __str__(self) -> str:
+        narrow = f"{' × '.join(dict.fromkeys(self.inputs))} → " if self.inputs else ""
+        precise = f", precision {self.precision}" if self.precision != "highest" else ""
+        return f"{narrow}{self.dtype}{precise}{', reproducible' if self.reproducible else ''}"
+
+
+FLOAT32 = Arithmetic()
 
 
 @dataclass(frozen=True)
@@ -124,6 +158,13 @@ def _skinny(quick: bool) -> Iterable[Case]:
             yield Case("skinny", f"{series}, s = {size}", Shape(*shape(size)), f"skinny, {series}", size)
 
 
+def _gemv(quick: bool) -> Iterable[Case]:
+    for series, right in (("s × 1 × s", True), ("1 × s × s", False)):
+        for s in (256, 2048) if quick else (64, 128, 256, 512, 1024, 2048, 4096):
+            m, n = (s, 1) if right else (1, s)
+            yield Case("gemv", f"{series}, s = {s}", Shape(m, n, s), f"gemv, {series}", s)
+
+
 def _batched(quick: bool) -> Iterable[Case]:
     for n in (32, 128) if quick else (16, 32, 64, 128, 256):
         yield Case("batched", f"{_STACK} of {n}", Shape(n, n, n, _STACK), f"batched, {_STACK} of s × s × s", n)
@@ -134,13 +175,17 @@ FAMILIES: dict[str, tuple[Callable[[bool], Iterable[Case]], str]] = {
     "resnet50": (_resnet50, "ResNet-50's convolutions of one 224 × 224 image as im2col: pixels × channels × patch"),
     "transformer": (_transformer, f"a transformer's layer of width {_WIDTH}, 1, 8 and 64 tokens at once"),
     "skinny": (_skinny, "long sums, many rows, few rows"),
+    "gemv": (_gemv, "a matrix times a vector, and a vector times a matrix"),
     "batched": (_batched, f"stacks of {_STACK} small products in one call"),
 }
 """{name: (function from `quick` to the family's cases, description)}."""
 
 
 def cases(names: Iterable[str], *, quick: bool, sizes: Sequence[int] | None = None) -> list[Case]:
-    """The products of the families `names`. `sizes` replaces the sizes of the squares."""
+    """The products of the families `names`. `sizes` replaces the sizes of the squares. Raises ValueError."""
+    names = list(names)
+    if wrong := [name for name in names if name not in FAMILIES]:
+        raise ValueError(unknown("family", wrong[0], FAMILIES))
     return [
         case for name in names for case in (_squares(quick, sizes) if name == "squares" else FAMILIES[name][0](quick))
     ]

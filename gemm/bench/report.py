@@ -7,13 +7,14 @@ terminal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from importlib import resources
 from string import Template
 from typing import Any
 
-from gemm.bench import charts, text
-from gemm.bench.products import FAMILIES, Shape
+from gemm.bench import charts, text, verdicts
+from gemm.bench.products import FAMILIES, FLOAT32, Arithmetic, Shape
 from gemm.bench.sweep import REPEATS
 from gemm.bench.verdicts import Row, find, offloaded
 
@@ -22,17 +23,52 @@ THRESHOLDS = (
     "the next smaller size, at which the device is not ahead. –: the device is not ahead at the largest size."
 )
 NO_DEVICE = "There are no thresholds: a threshold needs the cpu backend and a device with its own memory."
+NONE_AHEAD = "No device is ahead of the cpu backend at the largest size of any series."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
          **{("once", n): text.counted(n, "product") for n in REPEATS}}  # fmt: skip
 
 
+def arithmetic(document: dict[str, Any]) -> Arithmetic:
+    """How the products of a comparison were computed. Files of earlier versions only have the type."""
+    usual = asdict(FLOAT32)
+    known = {name: document.get(name, usual[name]) for name in usual}
+    return Arithmetic(**known | {"inputs": tuple(known["inputs"])})
+
+
+def headline(document: dict[str, Any]) -> str:
+    """The advice of the comparison in a sentence or two: from which size of squares which device is worth it."""
+    if warnings := document["quiet"]["warnings"]:
+        return f"No advice, because {'; '.join(warnings)}. {verdicts.ADVICE}"
+    kinds = {device["key"]: device["kind"] for device in document["devices"]}
+    rows = [row for row in document["thresholds"] if row["contestant"] in kinds and row["mode"] != "once"]
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        if row["series"] == rows[0]["series"]:
+            found.setdefault(row["contestant"], {})[_WAYS[row["mode"], 1]] = row["size"]
+    power = "³" if rows and rows[0]["series"].startswith("squares") else f" ({rows[0]['series']})" if rows else ""
+    none, sentences = f"at sizes up to {max(rows[0]['sizes'])}{power}" if rows else "", []
+    for key, sizes in found.items():
+        ways = [f"from {size}{power} {way}" for way, size in sizes.items() if size]
+        name = f"the GPU ({key})" if kinds[key] == "gpu" else f"{key}, which is OpenCL on the CPU,"
+        verb = "Use" if ways else "Do not use"
+        sentences.append(f"{verb} {name} {', '.join(ways) or none}.")
+    return " ".join(sentences) or NO_DEVICE
+
+
+def no_thresholds(document: dict[str, Any]) -> str:
+    """Why the table of thresholds is empty."""
+    return NONE_AHEAD if document["thresholds"] else NO_DEVICE
+
+
 def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of the table of thresholds: series, contestant, and a column for each mode."""
+    """Head and lines of the table of thresholds: series, contestant, and a column for each mode. Devices that are
+    never ahead in a series have no line.
+    """
     found: dict[tuple[str, str], dict[tuple[str, int], str]] = {}
     for row in document["thresholds"]:
-        size, below = row["size"], row["below"]
-        shown = "–" if size is None else f"{size} ({below})" if below else f"{size}, the smallest"
-        found.setdefault((row["series"], row["contestant"]), {})[row["mode"], row["products"]] = shown
+        if size := row["size"]:
+            shown = f"{size} ({row['below']})" if row["below"] else f"{size}, the smallest"
+            found.setdefault((row["series"], row["contestant"]), {})[row["mode"], row["products"]] = shown
     ways = [way for way in _WAYS if any(way in line for line in found.values())]
     lines = [[*names, *(line.get(way, "–") for way in ways)] for names, line in found.items()]
     return ["series", "device", *(_WAYS[way] for way in ways)], lines
@@ -71,8 +107,6 @@ def notes(document: dict[str, Any]) -> list[str]:
         found.append("There is no GPU on this machine." + (
             " OpenCL devices on the CPU take its place: thresholds show the gain of OpenCL on the same cores."
             if stand_in else ""))  # fmt: skip
-    if warnings := document["quiet"]["warnings"]:
-        found.append(f"The machine was not quiet, so do not quote these figures: {'; '.join(warnings)}.")
     if failed := failures(document):
         found.append(f"Failed: {'; '.join(failed)}.")
     if document["left_out"]:
@@ -98,12 +132,19 @@ def _file(name: str) -> str:
 
 
 def _sections(document: dict[str, Any]) -> str:
-    parts = [_machine(document), _section("thresholds", "Offload thresholds", _thresholds(document))]
-    for name, (title, caption, figure) in charts.charts(document).items():
-        drawn = f"<figure>{charts.svg(name, figure)}\n<figcaption>{escape(caption)}</figcaption></figure>"
-        parts.append(_section(f"chart-{name}", title, drawn))
+    parts = [f'<section id="headline"><p class="headline">{escape(headline(document))}</p></section>']
+    drawn = charts.charts(document)
+    *_, narrow = drawn.pop("crossover_narrow", (None,))
+    for name, (title, caption, figure) in drawn.items():
+        shown = charts.svg(name, figure)
+        if name == "crossover":
+            small = charts.svg("crossover-narrow", narrow)
+            shown = f'<div class="on-wide">{shown}</div><div class="on-narrow">{small}</div>'
+        shown = f"<figure>{shown}\n<figcaption>{escape(caption)}</figcaption></figure>"
+        parts.append(_section(f"chart-{name}", title, shown))
+    parts.insert(2, _section("thresholds", "Offload thresholds", _thresholds(document)))
     parts += [_section(f"family-{name}", f"Results: {name}", _family(document, name)) for name in document["families"]]
-    parts.append(_section("method", "Method", f"<p>{escape(document['method'])}</p>"))
+    parts += [_machine(document), _section("method", "Method", f"<p>{escape(document['method'])}</p>")]
     return f'<div class="gemm-compare">{"".join(parts)}</div>'
 
 
@@ -115,7 +156,7 @@ def _machine(document: dict[str, Any]) -> str:
     machine, versions = document["machine"], document["versions"]
     facts = {
         "machine": f"{machine['cpu']}, {text.counted(machine['cpus'], 'hardware thread')}; {machine['system']}",
-        "made": f"{document['date']}, commit {document['commit'] or 'unknown'}, {document['dtype']}, "
+        "made": f"{document['date']}, commit {document['commit'] or 'unknown'}, {arithmetic(document)}, "
         f"at most {document['rounds']} rounds{', quick' if document['quick'] else ''}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         **document["contestants"],
@@ -124,7 +165,7 @@ def _machine(document: dict[str, Any]) -> str:
     }
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(what)}</dd>" for name, what in facts.items())
     warnings = "".join(f'<p class="warning">{escape(note)}</p>' for note in notes(document))
-    return f'<section id="machine">{warnings}<dl>{listed}</dl></section>'
+    return _section("machine", "Machine", f"{warnings}<dl>{listed}</dl>")
 
 
 def _roofs(roofs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -141,7 +182,7 @@ def _roofs(roofs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def _thresholds(document: dict[str, Any]) -> str:
     head, lines = thresholds(document)
     if not lines:
-        return f"<p>{escape(NO_DEVICE)}</p>"
+        return f"<p>{escape(no_thresholds(document))}</p>"
     cells = [[_cell(cell, "" if at < 2 else "number") for at, cell in enumerate(line)] for line in lines]
     return f"<p>{escape(THRESHOLDS)}</p>" + _table(head, cells)
 

@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from gemm.bench import contest
-from gemm.bench.contest import OWN, WAKING, Contestant, timed
+from gemm.bench.contest import OWN, Contestant, Pace, timed
 from gemm.bench.contestants import Field
 from gemm.bench.peers import Unable
-from gemm.bench.products import Case
+from gemm.bench.products import FLOAT32, Arithmetic, Case
 from gemm.bench.verdicts import Row, quartiles
 from gemm.core.errors import BackendUnavailable, KernelFailed
 
@@ -22,25 +22,11 @@ LOOSE = 4.0
 """The largest allowed error of a peer, in units of our error bound. Peers do not promise our bound."""
 FAILURES = (KernelFailed, TypeError, ValueError, RuntimeError)
 """Exceptions that count as a failure of the contestant."""
-_SPINNING = 0.12
-"""The expected wait in seconds, in each round, until the threads of a contestant of another library sleep."""
-_LEAST = 5
-"""The smallest number of rounds of a contest."""
-_SLOW = 0.3
-"""Calls of this many seconds or more are sampled once, outside the rounds. If n products with operands sent once would
-take this long, their time is extrapolated from one product."""
 COLUMNS = (
     "family", "name", "series", "size", "m", "n", "k", "batch", "contestant", "backend", "device", "kernel", "mode",
     "products", "measured", "seconds", "spread", "gflops", "percent_of_peak", "worst_error", "valid", "error",
 )  # fmt: skip
 """Columns of a result except its samples. gemm.compare defines them."""
-
-
-class Pace(NamedTuple):
-    """Limits of a contest: the number of rounds, and the approximate time."""
-
-    rounds: int
-    seconds: float
 
 
 PACES = {False: Pace(9, 4.0), True: Pace(5, 0.6)}
@@ -58,7 +44,7 @@ class Sweep:
 
     contestants: Field
     pace: Pace
-    dtype: str = "float32"
+    arithmetic: Arithmetic = FLOAT32
     peaks: dict[str, float] = field(default_factory=dict)
     step: Callable[[str], None] = lambda text: None
 
@@ -80,7 +66,7 @@ class Sweep:
     def compete(self, case: Case) -> list[Row]:
         """The results of one product. Raises MemoryError if there is not enough memory for the product."""
         shape = case.shape
-        a, b = shape.operands(self.dtype)
+        a, b = shape.operands(*self.arithmetic.types)
         entered: dict[str, Contestant] = {}
         rows: list[Row] = []
         for name, enter in self.contestants.enter.items():
@@ -95,38 +81,24 @@ class Sweep:
                 rows.append(_row(case, name, error=str(error) or type(error).__name__))
         once = {name: _offloads(one) if case.series else {} for name, one in entered.items()}
         everyone = [*entered.values(), *(each for some in once.values() for each in some.values())]
-        _time(everyone, self.pace, lambda name: self.step(f"{shape}: {name}"))
-        contest.check(list(entered.values()), shape, a, b)
+        contest.compete(everyone, self.pace, 1, lambda name: self.step(f"{shape}: {name}"))
+        contest.check(list(entered.values()), shape, a, b, self.arithmetic)
         for name, one in entered.items():
             rows += _rows(case, name, one, once[name], self.peaks.get(one.device.key))
         return rows
 
 
-def _time(contestants: Iterable[Contestant], pace: Pace, step: Callable[[str], None]) -> None:
-    """Sample the contestants in rounds. Slow contestants are sampled once, outside the rounds."""
-    racing, per_round = [], 0.0
-    for one in contestants:
-        seconds, resident = timed(one.call), [timed(one.launch)] if one.launch else []
-        if seconds >= _SLOW:
-            one.host, one.resident = [seconds], resident
-        else:
-            racing.append(one)
-            per_round += 2 * seconds + sum(resident) + WAKING + (0.0 if one.device.backend in OWN else _SPINNING)
-    if racing:
-        contest.compete(racing, max(_LEAST, min(pace.rounds, int(pace.seconds / per_round))), 1, step)
-
-
 def _offloads(one: Contestant) -> dict[int, Contestant]:
     """{n: a contestant whose call sends the operands once for n products of `one`}.
 
-    n is 1, or a number of REPEATS whose products take less than _SLOW seconds.
+    n is 1, or a number of REPEATS whose products take less than contest.SLOW seconds.
     """
     if not (one.offload and one.launch):
         return {}
     product = timed(one.launch)
     return {
         times: Contestant(one.device, f"{one.kernel}, {times} products", partial(one.offload, times), one.out)
-        for times in REPEATS if times == 1 or times * product < _SLOW
+        for times in REPEATS if times == 1 or times * product < contest.SLOW
     }  # fmt: skip
 
 

@@ -1,19 +1,21 @@
-"""Text for people: numbers, tables, lists, progress bars and curves. Tables and bars use rich if it is installed."""
+"""Text for people: numbers, tables, lists, progress bars and curves, as wide as the terminal permits."""
 
 from __future__ import annotations
 
-import itertools
 import math
+import os
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from itertools import cycle, zip_longest
 
-WIDTH = 30
-"""Characters of a progress bar without rich."""
+WIDTH = 20
+"""Characters of a progress bar."""
 MARKS = "●○◆◇■□▲△▼▽"
-GAP = 6
+GAP = 5
 """Characters between two sizes of a plot."""
 
 
@@ -42,84 +44,107 @@ def seconds(value: float | None) -> str:
     return f"{value / 1e-6:.3g} µs"
 
 
+def duration(left: float) -> str:
+    """A remaining time in words, for people: "about 40 seconds"."""
+    if left < 5:
+        return "a few seconds"
+    if left < 95:
+        return f"about {max(1, round(left / 10)) * 10} seconds"
+    return f"about {counted(round(left / 60), 'minute')}" if left < 5400 else f"about {round(left / 3600)} hours"
+
+
+def columns() -> int:
+    """The width of the output: that of the terminal or $COLUMNS; no limit for files and pipes."""
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if known else 1 << 16
+
+
+def say(*words: str) -> None:
+    """Print each text as a paragraph of at most 110 columns, without breaking words. The lines after the first one of
+    an indented text have four more spaces.
+    """
+    for each in words:
+        indent = "    " if each.startswith(" ") else ""
+        print(textwrap.fill(each, min(110, columns()), subsequent_indent=indent, break_long_words=False))
+
+
+def percent(share: float | None) -> str:
+    """A share as text; "–" for None."""
+    return "–" if share is None else f"{share:.0%}"
+
+
 def bullets(title: str, lines: Sequence[str]) -> None:
     """Print `title` and one line for each item; print nothing if there are no items."""
     if lines:
         print("\n".join([title, *(f"  {line}" for line in lines)]))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = (), title: str = "") -> None:
-    """Print a table. The columns in `numbers`, counted from 0, are right-aligned."""
-    lines = list(rows)
-    if sys.stdout.isatty() and _print_rich(head, lines, numbers, title):
-        return
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Container[int] = (), title: str = "",
+    spare: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Print a table that is no wider than the output, if possible. A heading may have several lines.
+
+    Args:
+        numbers: the columns, counted from 0, that are right-aligned.
+        spare: headings of columns that are left out, the first one first, while the table is too wide. If the rest is
+            still too wide, further columns follow in tables below, with the first column repeated.
+    """
+    lines, limit = [[cell.split("\n") for cell in line] for line in (head, *rows)], columns()
+    widths = [max(len(part) for cell in column for part in cell) for column in zip(*lines, strict=True)]
+    shown, left_out = list(range(len(head))), []
+    for name in spare:
+        if sum(widths[at] + 2 for at in shown) - 2 > limit:
+            left_out.append(name.replace("\n", " "))
+            shown.remove(head.index(name))
     if title:
         print(title)
-    for line in (head, ["-" * width for width in widths], *lines):
-        cells = (f"{cell:{'>' if at in numbers else '<'}{widths[at]}}" for at, cell in enumerate(line))
-        print("  ".join(cells).rstrip())
-
-
-def _print_rich(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Container[int], title: str) -> bool:
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        return False
-    shown = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
-    for at, name in enumerate(head):
-        shown.add_column(name, justify="right" if at in numbers else "left", overflow="fold")
-    for row in rows:
-        shown.add_row(*row)
-    Console(highlight=False, markup=False).print(shown)
-    return True
+    pieces = [shown[:1]]
+    for at in shown[1:]:
+        if len(pieces[-1]) > 1 and sum(widths[it] + 2 for it in pieces[-1]) + widths[at] > limit:
+            pieces.append(shown[:1])
+        pieces[-1].append(at)
+    for piece in pieces:
+        for cells in (*lines[:1], [["-" * width] for width in widths], *lines[1:]):
+            for parts in zip_longest(*(cells[at] for at in piece), fillvalue=""):
+                padded = [part.rjust(widths[at]) if at in numbers else part.ljust(widths[at])
+                          for at, part in zip(piece, parts, strict=True)]  # fmt: skip
+                print("  ".join(padded).rstrip())
+    if left_out:
+        say(f"(Left out for want of width: {', '.join(left_out)}.)")
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A progress bar on standard error. Nothing is drawn if standard error is not a terminal."""
+    """A progress bar on standard error, with the remaining time. Nothing is drawn if that is not a terminal.
 
-    def __init__(self, total: int) -> None:
-        self._total, self._done, self._drawn = max(total, 1), 0, 0.0
-        self._shows = sys.stderr.isatty()
-        self._rich = _rich_bar(self._total) if self._shows else None
+    Args:
+        until: the time.monotonic() at which the work ends in any case.
+    """
 
-    def __enter__(self) -> Progress:
-        if self._rich:
-            self._rich.start()
-        return self
+    def __init__(self, total: int, until: float = math.inf) -> None:
+        self._total, self._done, self._drawn, self._start = max(total, 1), 0, 0.0, time.monotonic()
+        self._until = until
 
     def step(self, now: str, advance: int = 1) -> None:
         """Advance the bar by `advance` steps. `now` describes the step that follows."""
-        self._done += advance
-        if self._rich:
-            self._rich.update(0, completed=self._done, description=now)
-        elif self._shows and (self._done >= self._total or time.monotonic() - self._drawn > 0.05):
-            self._drawn = time.monotonic()
-            bar = "#" * (WIDTH * min(self._done, self._total) // self._total)
-            print(f"\r\x1b[K[{bar:.<{WIDTH}}] {self._done}/{self._total} {now}", end="", file=sys.stderr, flush=True)
+        self._done = min(self._done + advance, self._total)
+        moment = time.monotonic()
+        if sys.stderr.isatty() and (self._done == self._total or moment - self._drawn > 0.1):
+            self._drawn = moment
+            left = (moment - self._start) * (self._total / self._done - 1) if self._done else math.inf
+            left = min(left, self._until - moment)
+            words = f"{'' if left == math.inf else f', {duration(left)} left'}: {now}"
+            line = f"[{'#' * (WIDTH * self._done // self._total):.<{WIDTH}}] {self._done}/{self._total}{words}"
+            print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the bar, for output in its place. The next step draws it again."""
+        if self._drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._drawn = 0.0
 
     def __exit__(self, *raised: object) -> None:
-        if self._rich:
-            self._rich.stop()
-        elif self._shows:
-            print("\r\x1b[K", end="", file=sys.stderr)
-
-
-def _rich_bar(total: int) -> Any:
-    """A progress bar of rich, with one task whose id is 0; None if rich is not installed."""
-    try:
-        from rich import progress
-        from rich.console import Console
-    except ImportError:
-        return None
-    bar = progress.Progress(
-        progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeElapsedColumn(),
-        progress.TextColumn("{task.description}", markup=False), console=Console(stderr=True), transient=True,
-    )  # fmt: skip
-    bar.add_task("", total=total)
-    return bar
+        self.clear()
 
 
 def curves(points: Mapping[str, Mapping[int, float]], *, unit: str, height: int = 12) -> list[str]:
@@ -133,7 +158,7 @@ def curves(points: Mapping[str, Mapping[int, float]], *, unit: str, height: int 
     if not values:
         return []
     sizes = sorted({size for curve in points.values() for size in curve})
-    marks = dict(zip(points, itertools.cycle(MARKS), strict=False))
+    marks = dict(zip(points, cycle(MARKS), strict=False))
     low, high = math.log(min(values)), math.log(max(values))
     step = max(high - low, 1e-9) / (height - 1)
     grid = [[" "] * (GAP * len(sizes)) for _ in range(height)]
@@ -149,5 +174,6 @@ def curves(points: Mapping[str, Mapping[int, float]], *, unit: str, height: int 
         *(f"{labels.get(at, ''):>8} │{''.join(line)}".rstrip() for at, line in enumerate(grid)),
         f"{unit:>8} └{'─' * GAP * len(sizes)}",
         " " * 10 + "".join(f"{size:^{GAP}}" for size in sizes).rstrip(),
-        " " * 10 + "  ".join(f"{mark} {name}" for name, mark in marks.items()),
-    ]
+        *textwrap.wrap("  ".join(f"{mark} {name}" for name, mark in marks.items()), min(110, columns()),
+                       initial_indent=" " * 10, subsequent_indent=" " * 10),
+    ]  # fmt: skip

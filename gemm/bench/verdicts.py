@@ -1,4 +1,10 @@
-"""Judge the results of comparisons: offload thresholds, and products that became slower since an earlier comparison.
+"""Judge the results of benchmarks: which contestant is faster, offload thresholds, and products that became slower.
+
+# Ratios
+
+The ratio of two contestants is the median over the rounds of (time of the one ÷ time of the other in the same round).
+There is no ratio (`compared`) if the middle half of the rounds spreads too widely, and none is worth quoting if the
+machine was not quiet (gemm.bench.contest.Watch).
 
 # Offload thresholds
 
@@ -41,6 +47,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from gemm.bench import text
 from gemm.bench.contest import OWN
 
 Row = dict[str, Any]
@@ -54,6 +61,13 @@ MOST = 1.0
 SLACK = 5e-6
 """A difference of at most this many seconds is never reported: the core's clock rate alone can turn one or two
 microseconds into five."""
+WIDE = 0.1
+"""The widest interquartile range ÷ median of the rounds' ratios for which there is a ratio."""
+RATIO = "n times as fast: the median over the rounds of the ratio of both times in a round; in brackets its quartiles."
+ADVICE = (
+    "Close other programs, or pin this command to cores that nothing else uses (Linux: taskset -c 2,3 gemm ...), and "
+    "measure for longer (--seconds 60); on a virtual machine, use one that shares no cores."
+)
 AGAIN = 2
 """How often a slower product is measured again. It must be slower each time."""
 _KEY = ("family", "name", "m", "n", "k", "batch", "contestant", "mode", "products")
@@ -123,6 +137,18 @@ def verdict(ratios: Sequence[float]) -> Verdict:
     """
     low, _, high = quartiles(ratios)
     return "ahead" if low > 1 else "behind" if high < 1 else "even"
+
+
+def compared(ratios: Sequence[float], name: str, host: str) -> str:
+    """A phrase that says which of two contestants is faster, and how much. `ratios` are `host`'s times ÷ `name`'s."""
+    low, middle, high = quartiles(ratios)
+    if high - low > WIDE * middle:
+        return f"no ratio between {name} and {host}, because half of the rounds are outside {low:.3g} to {high:.3g}"
+    if verdict(ratios) == "even":
+        return f"{name} and {host} are equally fast"
+    if middle < 1:
+        name, host, low, middle, high = host, name, 1 / high, 1 / middle, 1 / low
+    return f"{name} is {text.faster(middle)} {host} ({low:.3g} to {high:.3g})"
 
 
 def threshold(points: Iterable[tuple[int, Sequence[float]]]) -> Threshold:

@@ -6,20 +6,27 @@ import argparse
 import csv
 import io
 import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gemm.backends import registry
 from gemm.bench.comparison import all_devices
-from gemm.catalog import BACKENDS, BY_NAME, Kernel
-from gemm.core import threads
-from gemm.core.problem import Device
+from gemm.bench.contest import Pace
+from gemm.bench.peers import Absent
+from gemm.bench.peers.host import set_numpy_threads
+from gemm.bench.products import Arithmetic
+from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
+from gemm.core import operands, threads
+from gemm.core.engine import engine
+from gemm.core.errors import BackendUnavailable, unknown
+from gemm.core.problem import PRECISIONS, Device
 from gemm.select import candidates, probe
 from gemm.select.worker import timeout
 
-DTYPES = ("float32", "float64")
+DTYPES = tuple(dict.fromkeys(row.dtype for row in KERNELS if row.dtype != "*"))
 LAYOUTS = ("NN", "NT", "TN", "TT")
 """Layouts of a and b, a letter each: N means stored as it is, T means stored transposed."""
 
@@ -69,20 +76,70 @@ def writable(text: str) -> Path:
     return path
 
 
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """A parser of an argument that is one of `names`."""
+
+    def parse(name: str) -> str:
+        if name not in names:
+            raise argparse.ArgumentTypeError(unknown("the name", name, names))
+        return name
+
+    return parse
+
+
+def some_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """A parser of a comma-separated argument of `names`."""
+    return lambda text: list(map(one_of(names), listed(text)))
+
+
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Add -M -N -K --batch --dtype, which describe one product."""
+    """Add -M -N -K --batch, and the options of `arithmetic`, which describe one product."""
     for name, meaning in (("M", "rows of the result"), ("N", "columns of the result"), ("K", "length of the sums")):
         parser.add_argument(f"-{name}", type=positive, metavar=name.lower(), help=meaning)
     parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products per call (default: 1)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="element type (default: float32)")
+    parser.add_argument("--dtype", type=one_of(DTYPES), default="float32", metavar="TYPE",
+                        help=f"type of the result and of a and b: {', '.join(DTYPES)} (default: float32)")  # fmt: skip
+    parser.add_argument("--inputs", type=listed, default=[], metavar="TYPES",
+                        help="types of a and b if they are narrower, such as int8 with --dtype int32")  # fmt: skip
+    parser.add_argument("--precision", type=one_of(PRECISIONS), default="highest", metavar="NAME",
+                        help=f"{', '.join(PRECISIONS)}: the error bound (default: highest)")  # fmt: skip
+    parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
+    parser.add_argument("--threads", type=positive, metavar="COUNT",
+                        help="threads of the cpu backend and NumPy, as GEMM_NUM_THREADS says it")  # fmt: skip
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add --backends --kernel --device, which select kernels and devices."""
-    parser.add_argument("--backends", type=listed, metavar="LIST",
+    parser.add_argument("--backends", type=some_of(BACKENDS), metavar="LIST",
                         help=f"comma-separated: {', '.join(BACKENDS)} (default: all that work here)")  # fmt: skip
     parser.add_argument("--kernel", action="append", metavar="NAME", help="a kernel's name; may be given several times")
     parser.add_argument("--device", metavar="KEY", help='only this device, such as "opencl:1" (see: gemm info)')
+
+
+def arithmetic(args: argparse.Namespace) -> Arithmetic:
+    """How the product is computed. Makes --threads take effect. Raises Mistake."""
+    pair = tuple((args.inputs * 2)[:2])
+    pairs = {row.inputs for row in KERNELS if row.dtype == args.dtype and row.inputs}
+    if len(args.inputs) > 2 or (pair and pair not in pairs):
+        able = " or ".join(sorted(",".join(dict.fromkeys(types)) for types in pairs)) or "none"
+        raise Mistake(f"--inputs {','.join(args.inputs)} does not go with --dtype {args.dtype}: possible is {able}")
+    try:
+        for name in (args.dtype, *pair):
+            operands.named(name, "--dtype")
+    except (TypeError, ValueError, ImportError) as error:
+        raise Mistake(str(error)) from None
+    if args.threads:
+        os.environ["GEMM_NUM_THREADS"] = str(args.threads)  # part of what the probe's results depend on
+        with suppress(BackendUnavailable):
+            engine().lib.gemm_grant_threads(threads.granted())
+        with suppress(Absent):
+            set_numpy_threads(threads.granted())
+    return Arithmetic(args.dtype, pair, args.precision, args.reproducible)
+
+
+def pace(args: argparse.Namespace, usual: Pace) -> Pace:
+    """--iterations and --seconds; `usual` without them. With --seconds alone, the time decides on the rounds."""
+    return Pace(args.iterations or (1 << 20 if args.seconds else usual.rounds), args.seconds or usual.seconds)
 
 
 def shape(args: argparse.Namespace) -> tuple[int, int, int] | None:
@@ -96,7 +153,7 @@ def shape(args: argparse.Namespace) -> tuple[int, int, int] | None:
 
 
 def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
-    """The kernels called `names`. Raises Mistake, which lists the existing names."""
+    """The kernels called `names`. Raises Mistake, which lists similar names."""
     try:
         for name in names or ():
             candidates.check_names("auto", name)
@@ -115,10 +172,8 @@ def check_environment() -> None:
 
 
 def look_for_devices() -> None:
-    """Start the probe unless its results are known, and print a message first, because the probe takes a while."""
-    if probe.recalled[probe.entry()] is None:
-        print("Looking for devices and checking their kernels, once for these drivers ...", file=sys.stderr)
-        probe.facts()
+    """Start the probe unless its results are known. A warning says so if it takes long."""
+    probe.facts()
 
 
 def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:
@@ -129,13 +184,11 @@ def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:
         BackendUnavailable: a backend or device that the user named is not available here.
     """
     kernels = check_kernels(args.kernel)
-    if unknown := [name for name in args.backends or () if name not in BACKENDS]:
-        raise Mistake(f"--backends knows {', '.join(BACKENDS)}, not {', '.join(unknown)}")
     named = args.backends or list(dict.fromkeys(row.backend for row in kernels))
     if args.device:
         owner = args.device.partition(":")[0]
         if owner not in BACKENDS:
-            raise Mistake(f'--device is a backend and a number, such as "opencl:1", not {args.device!r}')
+            raise Mistake(unknown("--device", args.device, [each.key for each in all_devices()[0]]))
         if named and owner not in named:
             raise Mistake(f"--device {args.device} does not belong to {', '.join(named)}")
         named = [owner]

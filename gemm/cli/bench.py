@@ -5,16 +5,20 @@ writes a document of the following form. Times are in seconds. A value that does
 
     schema      "gemm-bench/1"
     date, command, commit, versions, machine, environment    provenance; commit is null outside a checkout
-    dtype, reproducible, iterations, warmup, method          method: what each time means, in words
+    dtype, inputs, precision, reproducible                   see gemm.bench.products.Arithmetic
+    iterations, seconds, warmup, method                      method: what each time means, in words
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
     peaks       {device key: {gflops, basis}}; a device with an unknown peak is absent
     results     [{m, n, k, batch, trans, backend, device, kernel, cold_s, host_s, host_best_s, host_gflops, resident_s,
                   resident_best_s, resident_gflops, percent_of_peak, valid, worst_error, checked, sha256, error,
                   host_samples_s, resident_samples_s}]
-    ratios      [{m, n, k, batch, trans, device, kernel, host, resident}]: the time of the cpu backend divided by the
-                time of the contestant, as the median over the rounds
+    ratios      [{m, n, k, batch, trans, device, kernel, host, resident, host_spread, resident_spread}]: the time of
+                the cpu backend divided by the time of the contestant, as the median over the rounds
+    links       {device key: transfer rates and the latency of a launch; see gemm.bench.peaks.link}
+    quiet       see gemm.bench.contest.Watch: if it has warnings, the ratios are not worth quoting
 
-- host_s and resident_s are medians. If a backend computes in host memory, resident_* repeat host_*.
+- host_s and resident_s are medians; host_spread and resident_spread are their interquartile ranges ÷ the medians. If
+  a backend computes in host memory, resident_* repeat host_*.
 - percent_of_peak refers to the resident rate.
 - worst_error is in units of the error bound; it is null if it is not finite.
 - valid, worst_error, checked and sha256 are null without --validate.
@@ -28,14 +32,13 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import textwrap
 from dataclasses import asdict
 from typing import Any
 
 from gemm.bench import contest, text, verdicts
-from gemm.bench.contest import Contestant
+from gemm.bench.contest import Contestant, Pace, Watch
 from gemm.bench.contestants import Entry, enter, named
-from gemm.bench.peaks import Peak, peak
+from gemm.bench.peaks import LINKS, Peak, link, peak
 from gemm.bench.products import Shape
 from gemm.catalog import Kernel
 from gemm.cli import compare
@@ -44,9 +47,11 @@ from gemm.cli.arguments import (
     Mistake,
     add_selection,
     add_shape,
+    arithmetic,
     check_kernels,
     listed,
     look_for_devices,
+    pace,
     positive,
     save_csv,
     save_json,
@@ -71,19 +76,20 @@ EXAMPLES = """examples:
 The exit status is 1 when a result was wrong, a kernel failed, or a time is slower than in the file.
 """
 METHOD = (
-    "Times are medians over interleaved rounds in one process. cold: the first call for the shape, which compiles or "
-    "loads the kernel if the kernel was not in use before. host-to-host: gemm.gemm(a, b, out=out) on NumPy arrays, "
-    "transfers included. resident: the kernel on operands that are already on the device, until the kernel has "
-    "finished; = if the device computes in host memory. Percent of peak refers to the resident rate. NumPy: "
-    "np.matmul(a, b, out=out)."
+    "Times are medians over interleaved rounds in one process; IQR is the interquartile range ÷ the median. cold: the "
+    "first call for the shape, which compiles or loads the kernel if the kernel was not in use before. host to host: "
+    "gemm.gemm(a, b, out=out) on NumPy arrays, transfers included. resident: the kernel on operands that are already "
+    "on the device, until the kernel has finished, on a GPU once its clocks have settled; = if the device computes in "
+    "host memory. Percent of peak refers to the resident rate. NumPy: np.matmul(a, b, out=out)."
 )
-ROUNDS, WARMUP = 10, 2
+PACE, WARMUP = Pace(10, 20.0), 2
 COLUMNS = (
-    "m", "n", "k", "batch", "trans", "backend", "device", "kernel", "cold_s", "host_s", "host_best_s", "host_gflops",
-    "resident_s", "resident_best_s", "resident_gflops", "percent_of_peak", "valid", "worst_error", "checked", "sha256",
-    "error",
+    "m", "n", "k", "batch", "trans", "backend", "device", "kernel", "cold_s", "host_s", "host_best_s", "host_spread",
+    "host_gflops", "resident_s", "resident_best_s", "resident_spread", "resident_gflops", "percent_of_peak", "valid",
+    "worst_error", "checked", "sha256", "error",
 )  # fmt: skip
 """Columns of a result except its samples."""
+CPU = "the cpu backend"
 Row = dict[str, Any]
 
 
@@ -94,9 +100,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=_sizes, metavar="LIST", help="N,N,... for N × N × N")
     parser.add_argument("--trans", choices=LAYOUTS, default="NN", help="layouts of a and b")
     add_selection(parser)
-    parser.add_argument("--iterations", type=positive, metavar="COUNT", help=f"rounds (default: {ROUNDS})")
+    parser.add_argument("--iterations", type=positive, metavar="COUNT", help=f"rounds (default: {PACE.rounds})")
+    parser.add_argument("--seconds", type=positive, metavar="COUNT",
+                        help="time for the rounds of a product: as many rounds as fit, 5 at least")  # fmt: skip
     parser.add_argument("--warmup", type=positive, metavar="COUNT", help=f"untimed calls first (default: {WARMUP})")
-    parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
     parser.add_argument("--validate", action="store_true", help="check every result against a wider type")
     parser.add_argument("--json", type=writable, metavar="FILE", help="also write everything as JSON")
     parser.add_argument("--csv", type=writable, metavar="FILE", help="also write the results as CSV")
@@ -111,35 +118,38 @@ def run(args: argparse.Namespace) -> int:
     """Run the benchmark, print and write the results, and return the exit status."""
     if compare.wanted(args):
         return compare.run(args)
-    args.iterations, args.warmup = args.iterations or ROUNDS, args.warmup or WARMUP
+    args.warmup, args.pace, how = args.warmup or WARMUP, pace(args, PACE), arithmetic(args)
     products, kernels = _products(args), _kernels(args)
     devices, missing = select(args)
     entries = [
-        Entry(device, name, args.reproducible)
+        Entry(device, name, how)
         for device in devices
         for name in [row.name for row in kernels if row.backend == device.backend] or (None,)
     ]
-    peaks = {device.key: known for device in devices if (known := peak(device, args.dtype))}
-    print(f"{args.dtype}, {text.counted(args.iterations, 'round')}{', reproducible' if args.reproducible else ''}")
+    print(how)
     _introduce(devices, missing)
     if not kernels and any(device.kind == "gpu" or device.backend == "opencl" for device in devices):
         look_for_devices()
+    peaks = {device.key: known for device in devices if (known := peak(device, how.dtype))}
+    links = {device.key: found for device in devices if (found := link(device))}
     results: list[Row] = []
     ratios: list[Row] = []
+    watch = Watch()
     for product in products:
         try:
-            some, more = _contest(args, product, entries, peaks)
+            some, more = _contest(args, product, entries, peaks, watch)
         except MemoryError:
             raise Mistake(f"there is not enough memory for {product}") from None
         results += some
         ratios += more
-    _conclude(peaks)
+    _conclude(peaks, links)
     if args.json:
         save_json(args.json, {
-            "schema": "gemm-bench/1", **inventory.head(), "dtype": args.dtype, "reproducible": args.reproducible,
-            "iterations": args.iterations, "warmup": args.warmup, "method": METHOD,
+            "schema": "gemm-bench/1", **inventory.head(), **asdict(how), "iterations": args.pace.rounds,
+            "seconds": args.pace.seconds, "warmup": args.warmup, "method": METHOD,
             "devices": list(map(inventory.device_facts, devices)),
             "peaks": {key: asdict(known) for key, known in peaks.items()}, "results": results, "ratios": ratios,
+            "links": links, "quiet": watch.facts([row["host_spread"] for row in ratios]),
         })  # fmt: skip
     if args.csv:
         save_csv(args.csv, COLUMNS, results)
@@ -165,43 +175,55 @@ def _introduce(devices: list[Device], missing: dict[str, str]) -> None:
     """Print the devices that take part, and why others do not."""
     for device in devices:
         threads = f", {text.counted(device.limits['threads'], 'thread')}" if "threads" in device.limits else ""
-        print(f"  {device.key:9} {named(device)}{threads}")
-    for why in missing.values():
-        print(f"  without {why}")
+        text.say(f"  {device.key:9} {named(device)}{threads}")
+    text.say(*(f"  without {why}" for why in missing.values()))
 
 
-def _conclude(peaks: dict[str, Peak]) -> None:
-    """Print the peaks and the method of the measurement."""
+def _conclude(peaks: dict[str, Peak], links: dict[str, dict[str, float]]) -> None:
+    """Print the peaks, the links between host and devices, and the method of the measurement."""
     print()
     for known in dict.fromkeys(peaks.values()):
         keys = ", ".join(key for key in peaks if peaks[key] == known)
-        print(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
-    print(textwrap.fill(METHOD, 110))
+        text.say(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
+    if links:
+        ways = (f"{way} GB/s,\n{memory}" for memory in ("pageable", "page-locked") for way in ("to", "from"))
+        head = ["device", *ways, "launch\nand wait"]
+        lines = [
+            [key, *(text.number(each[name]) for name in LINKS[:-1]), text.seconds(each[LINKS[-1]])]
+            for key, each in links.items()
+        ]  # fmt: skip
+        text.table(head, lines, numbers=range(1, 6), title="Transfers to and from devices")
+    text.say(METHOD)
 
 
 def _contest(
-    args: argparse.Namespace, product: Shape, entries: list[Entry], peaks: dict[str, Peak]
+    args: argparse.Namespace, product: Shape, entries: list[Entry], peaks: dict[str, Peak], watch: Watch
 ) -> tuple[list[Row], list[Row]]:
     """Time one product and print its table. Returns the results and the ratios."""
-    a, b = product.operands(args.dtype)
+    how = entries[0].arithmetic
+    a, b = product.operands(*how.types)
     entered: list[Contestant] = []
     failed: list[Row] = []
-    with text.Progress(len(entries) * (1 + args.iterations)) as progress:
+    unable: list[str] = []
+    with text.Progress(len(entries) * (1 + min(args.pace.rounds, PACE.rounds))) as progress:
         for entry in entries:
             progress.step(f"{product}: first call on {entry.device.key}", 0)
             try:
                 entered.append(enter(entry, product, a, b))
             except (BackendUnavailable, KernelFailed) as error:
                 failed.append(_row(product, entry.device, entry.kernel or "–", error=str(error)))
+            except TypeError as error:  # the device has no kernel for these types
+                unable.append(f"  without {entry.device.key}: {error}")
             progress.step(f"{product}: first call on {entry.device.key}")
-        if entered:
-            contest.compete(entered, args.iterations, args.warmup, lambda name: progress.step(f"{product}: {name}"))
-        checked = contest.check(entered, product, a, b) if args.validate else None
+        contest.compete(entered, args.pace, args.warmup, lambda name: progress.step(f"{product}: {name}"))
+        checked = contest.check(entered, product, a, b, how) if args.validate else None
     rows = [_result(product, one, peaks.get(one.device.key), checked) for one in entered] + failed
     ratios = _ratios(product, entered)
-    _show(product, rows)
-    _compare(entered, ratios)
-    if args.reproducible and args.validate:
+    if rows:
+        _show(product, rows)
+    text.say(*unable)
+    _compare(entered, watch)
+    if how.reproducible and args.validate:
         _compare_bits([one for one in entered if one.device.backend != "numpy"])
     return rows, ratios
 
@@ -219,8 +241,8 @@ def _result(product: Shape, one: Contestant, peak: Peak | None, checked: str | N
     known: Row = {}
     for name, samples in (("host", one.host), ("resident", one.resident or one.host)):
         median = statistics.median(samples)
-        known |= {f"{name}_s": median, f"{name}_best_s": min(samples), f"{name}_gflops": product.flops / median / 1e9,
-                  f"{name}_samples_s": samples}  # fmt: skip
+        known |= {f"{name}_s": median, f"{name}_best_s": min(samples), f"{name}_spread": verdicts.spread(samples),
+                  f"{name}_gflops": product.flops / median / 1e9, f"{name}_samples_s": samples}  # fmt: skip
     worst = one.worst if one.worst is not None and math.isfinite(one.worst) else None
     return _row(
         product, one.device, one.kernel, cold_s=one.cold, **known,
@@ -230,45 +252,45 @@ def _result(product: Shape, one: Contestant, peak: Peak | None, checked: str | N
     )  # fmt: skip
 
 
-def _ratios(product: Shape, entered: list[Contestant]) -> list[Row]:
-    """For each contestant, the median over the rounds of (time of the cpu backend's fastest kernel ÷ its own time)."""
-    cpu = _cpu(entered)
-    if cpu is None:
-        return []
-    return [
-        {**asdict(product), "device": one.device.key, "kernel": one.kernel, "host": _ratio(cpu, one.host),
-         "resident": _ratio(cpu, one.resident or one.host)}
-        for one in entered if one is not cpu
-    ]  # fmt: skip
-
-
-def _ratio(reference: Contestant, samples: list[float]) -> float:
-    """The median over the rounds of (host-to-host time of `reference` ÷ time in `samples`)."""
-    return statistics.median(verdicts.ratios(reference.host, samples))
-
-
 def _cpu(entered: list[Contestant]) -> Contestant | None:
     ours = [one for one in entered if one.device.backend == "cpu"]
     return min(ours, key=lambda one: statistics.median(one.host), default=None)
 
 
+def _ratios(product: Shape, entered: list[Contestant]) -> list[Row]:
+    """For each contestant, the median and the spread of (time of the cpu backend's fastest kernel ÷ its own time)."""
+    cpu, rows = _cpu(entered), []
+    for one in entered:
+        if cpu and one is not cpu:
+            row = {**asdict(product), "device": one.device.key, "kernel": one.kernel}
+            for name, samples in (("host", one.host), ("resident", one.resident or one.host)):
+                rounds = verdicts.ratios(cpu.host, samples)
+                row |= {name: statistics.median(rounds), f"{name}_spread": verdicts.spread(rounds)}
+            rows.append(row)
+    return rows
+
+
 def _show(product: Shape, rows: list[Row]) -> None:
     """Print the table of one product, then the failures."""
     checked = [row for row in rows if row["valid"] is not None]
-    head = ["device", "kernel", "cold", "host-to-host", "GFLOP/s", "resident", "GFLOP/s", "of peak"]
+    head = ["device", "kernel", "cold", "host\nto host", "IQR", "GFLOP/s", "resident", "resident\nIQR",
+            "resident\nGFLOP/s", "of peak"]  # fmt: skip
     lines = []
     for row in rows:
-        peak = row["percent_of_peak"]
-        resident = [text.seconds(row["resident_s"]), text.number(row["resident_gflops"])]
+        figures: list[str] = []
+        for name in ("host", "resident"):
+            known = [text.percent(row[f"{name}_spread"]), text.number(row[f"{name}_gflops"])]
+            figures += [text.seconds(row[f"{name}_s"]), *known]
+        if row["resident_samples_s"] is row["host_samples_s"]:
+            figures[3:] = ["=", "=", "="]
+        share = row["percent_of_peak"]
         lines.append([
-            row["device"], row["kernel"], text.seconds(row["cold_s"]), text.seconds(row["host_s"]),
-            text.number(row["host_gflops"]),
-            *(["=", "="] if row["resident_samples_s"] is row["host_samples_s"] else resident),
-            "–" if peak is None else f"{peak:.0f} %",
+            row["device"], row["kernel"], text.seconds(row["cold_s"]), *figures, text.percent(share and share / 100),
             *([{None: "–", True: "ok", False: "WRONG"}[row["valid"]]] if checked else []),
         ])  # fmt: skip
     print()
-    text.table([*head, *(["checked"] if checked else [])], lines, numbers=range(2, 8), title=str(product))
+    text.table([*head, *(["checked"] if checked else [])], lines, numbers=range(2, 10), title=str(product),
+               spare=("cold", "of peak", "resident\nGFLOP/s", "resident\nIQR"))  # fmt: skip
     for row in rows:
         name, worst = f"{row['kernel']} on {row['device']}", row["worst_error"]
         if row["error"]:
@@ -282,21 +304,28 @@ def _show(product: Shape, rows: list[Row]) -> None:
         print(f"Checked {checked[0]['checked']} of {results}: largest error {worst:.2g} of the bound.")
 
 
-def _compare(entered: list[Contestant], ratios: list[Row]) -> None:
-    """Print how the cpu backend compares with the other contestants, and which contestant is fastest."""
+def _compare(entered: list[Contestant], watch: Watch) -> None:
+    """Print which contestants are faster than the cpu backend, and which one is the fastest, if times permit that."""
     cpu = _cpu(entered)
-    others = [one for one in entered if one is not cpu]
-    for one, ratio in zip(others, ratios, strict=False):  # `ratios` is empty if the cpu backend does not take part
-        name, title = _names(one)
-        line = f"CPU against {title}: {_against(ratio['host'], name)}"
-        if one.resident:
-            line += f" host-to-host; with resident operands, {_against(ratio['resident'], name)}"
-        print(f"{line}.")
-    if len(entered) > 1:
-        reference = cpu or entered[0]
-        ranked = sorted(((_ratio(reference, one.host), one) for one in entered), key=lambda pair: -pair[0])
-        (best, first), (second, _) = ranked[:2]
-        print(f"Fastest host-to-host: {first.kernel} on {first.device.key}, {text.faster(best / second)} the next.")
+    if len(entered) < 2:
+        return
+    if noisy := contest.warnings(watch.facts([])):
+        text.say(f"No ratios, because {'; '.join(noisy)}. {verdicts.ADVICE}")
+        return
+    found = []
+    for one in entered:
+        if cpu and one is not cpu:
+            name = "NumPy" if one.device.backend == "numpy" else f"{one.kernel} on {one.device.key}"
+            found.append(f"Host to host, {verdicts.compared(verdicts.ratios(cpu.host, one.host), name, CPU)}.")
+            if one.resident:
+                found.append(f"Resident, {verdicts.compared(verdicts.ratios(cpu.host, one.resident), name, CPU)}.")
+    first, second = sorted(entered, key=lambda one: statistics.median(one.host))[:2]
+    if first is not cpu and second is not cpu:
+        names = (f"{one.kernel} on {one.device.key}" for one in (first, second))
+        found.append(f"Fastest host to host: {verdicts.compared(verdicts.ratios(second.host, first.host), *names)}.")
+    text.say(*found, f"({verdicts.RATIO})")
+    if any("no ratio" in line for line in found):
+        text.say(verdicts.ADVICE)
 
 
 def _compare_bits(ordered: list[Contestant]) -> None:
@@ -305,22 +334,3 @@ def _compare_bits(ordered: list[Contestant]) -> None:
         same = len({one.sha256 for one in ordered}) == 1
         how = f"have the same bits, sha256 {ordered[0].sha256[:16]}" if same else "DIFFER"
         print(f"The reproducible results of {text.counted(len(ordered), 'contestant')} {how}.")
-
-
-def _names(one: Contestant) -> tuple[str, str]:
-    """The name and the title of a contestant, such as "the GPU" and "GPU (cuda:0, sgemm_cuda_tile)"."""
-    device = one.device
-    if device.backend in ("numpy", "cpu"):
-        return 2 * ("NumPy" if device.backend == "numpy" else one.kernel,)
-    name, title = ("the GPU", "GPU") if device.kind == "gpu" else (device.key, "OpenCL on the CPU")
-    return name, f"{title} ({device.key}, {one.kernel})"
-
-
-def _against(ratio: float, name: str) -> str:
-    """A phrase that says which is faster, the cpu backend or the contestant `name`, and by which factor.
-
-    ratio: the time of the cpu backend ÷ the time of the contestant.
-    """
-    if ratio >= 1:
-        return f"{name} is {text.faster(ratio)} the cpu backend"
-    return f"the cpu backend is {text.faster(1 / ratio)} {name}"

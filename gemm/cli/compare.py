@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import textwrap
 import time
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +12,25 @@ from gemm.bench import charts, report, text, verdicts
 from gemm.bench.comparison import Comparison, compare
 from gemm.bench.contestants import PEERS
 from gemm.bench.products import FAMILIES, cases
-from gemm.bench.sweep import COLUMNS
-from gemm.cli.arguments import Mistake, listed, look_for_devices, save_csv, save_json, save_text, select, writable
+from gemm.bench.sweep import COLUMNS, PACES
+from gemm.cli.arguments import (
+    Mistake,
+    arithmetic,
+    look_for_devices,
+    pace,
+    save_csv,
+    save_json,
+    save_text,
+    select,
+    some_of,
+    writable,
+)
 from gemm.core.problem import Device
 from gemm.frontend.inventory import device_facts, machine
 
 COMPARISON_OPTIONS = ("quick", "families", "peers", "html", "plots")
 """Options that only a comparison takes."""
-BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "reproducible", "validate", "iterations", "warmup")
+BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "validate", "warmup")
 """Options of a benchmark that a comparison does not take."""
 
 
@@ -37,9 +46,12 @@ def add(parser: argparse.ArgumentParser) -> None:
                        help="repeat the products of FILE, written by --json, and show what became slower")  # fmt: skip
     group.add_argument("--quick", action="store_true", help="fewer products, in about a minute")
     group.add_argument(
-        "--families", type=listed, metavar="LIST", help=f"comma-separated: {', '.join(FAMILIES)} (default: all)"
+        "--families",
+        type=some_of(FAMILIES),
+        metavar="LIST",
+        help=f"comma-separated: {', '.join(FAMILIES)} (default: all)",
     )
-    group.add_argument("--peers", type=listed, metavar="LIST",
+    group.add_argument("--peers", type=some_of((*PEERS, "none")), metavar="LIST",
                        help=f"comma-separated: {', '.join(PEERS)}, or none (default: all installed ones)")  # fmt: skip
     group.add_argument("--html", type=writable, metavar="FILE", help="write a report: one page that loads nothing")
     group.add_argument("--plots", type=Path, metavar="FOLDER", help="write the charts as SVG and PNG")
@@ -63,18 +75,19 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print and write the results, and return the exit status."""
     if (args.html or args.plots) and importlib.util.find_spec("matplotlib") is None:
         raise Mistake('charts need matplotlib: pip install "gemm[bench]"')
-    families = _known("--families", args.families or (["squares"] if args.sizes else FAMILIES), FAMILIES)
-    peers = [] if args.peers == ["none"] else _known("--peers", args.peers or PEERS, PEERS)
+    families = args.families or (["squares"] if args.sizes else FAMILIES)
+    peers = [] if args.peers == ["none"] else args.peers or PEERS
+    how = arithmetic(args)
     devices, missing = select(args)
     old = _earlier(args.compare_to, devices) if args.compare_to else None
     if old:
-        args.quick, args.dtype = old.document["quick"], old.document["dtype"]
-        products = old.cases()
+        args.quick, products, how = old.document["quick"], old.cases(), report.arithmetic(old.document)
     else:
         products = cases(families, quick=args.quick, sizes=[m for m, _, _ in args.sizes or ()])
     look_for_devices()
     start = time.monotonic()
-    timed = partial(compare, quick=args.quick, dtype=args.dtype, devices=devices, peers=peers)
+    timed = partial(compare, quick=args.quick, dtype=how, devices=devices, peers=peers,
+                    pace=pace(args, PACES[args.quick]))  # fmt: skip
     with text.Progress(len(products)) as bar:
         found = timed(products=products, missing=missing, step=bar.step)
     show(found)
@@ -96,12 +109,6 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(slower or found.failures()))
 
 
-def _known(option: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
-    if unknown := [name for name in names if name not in known]:
-        raise Mistake(f"{option} knows {', '.join(known)}, not {', '.join(unknown)}")
-    return list(names)
-
-
 def _earlier(path: Path, devices: list[Device]) -> Comparison:
     try:
         old = Comparison.load(path)
@@ -115,20 +122,17 @@ def show(found: Comparison) -> None:
     """Print the contestants, tables, curves and thresholds."""
     document = found.document
     for name, about in document["contestants"].items():
-        print(f"  {name:12} {about}")
-    for name, why in document["absent"].items():
-        print(f"  without {name}: {why.removeprefix(f'{name}: ')}")
+        text.say(f"  {name:12} {about}")
+    text.say(*(f"  without {name}: {why.removeprefix(f'{name}: ')}" for name, why in document["absent"].items()))
     for family in document["families"]:
         _show_family(found, family)
     head, lines = report.thresholds(document)
     print()
     if lines:
-        text.table(head, lines, numbers=range(2, len(head)), title="Offload thresholds")
-        print(textwrap.fill(report.THRESHOLDS, 110))
-    else:
-        print(report.NO_DEVICE)
-    for note in report.notes(document):
-        print(textwrap.fill(note, 110))
+        heads = [name.replace(" ", "\n", 1) for name in head]
+        text.table(heads, lines, numbers=range(2, len(head)), title="Offload thresholds")
+    about = report.THRESHOLDS if lines else report.no_thresholds(document)
+    text.say(*dict.fromkeys((about, *report.notes(document), report.headline(document))))
 
 
 def _show_family(found: Comparison, family: str) -> None:
@@ -138,7 +142,8 @@ def _show_family(found: Comparison, family: str) -> None:
         [name, shape, *(text.number(row["gflops"] if row else None) for row in rows)] for name, shape, rows in lines
     ]
     print()
-    text.table(head, rates, numbers=range(2, len(head)), title=f"{family}, {found.document['dtype']}, GFLOP/s")
+    title = f"{family}, {report.arithmetic(found.document)}, GFLOP/s"
+    text.table([name.replace(", ", "\n") for name in head], rates, numbers=range(2, len(head)), title=title)
     if len(lines) > 1 and len({row["series"] for row in found.rows if row["family"] == family} - {""}) == 1:
         points = {
             title: {row["size"]: row["gflops"] for _, _, rows in lines if (row := rows[at])}

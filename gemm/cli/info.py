@@ -18,7 +18,7 @@ from gemm.frontend import inventory
 
 HELP = "show devices, kernels, caches and versions, what is missing and how to get it; --check: find faults"
 EXAMPLES = """examples:
-  gemm info            for people, and for reports of problems
+  gemm info            for people; --all for reports of problems
   gemm info --json     for programs; --json FILE writes it there
   gemm info --check    find faults of drivers, permissions, caches, the engine and the environment, with remedies
   cc program.c $(gemm info --cc)     a program in C with the package's libgemm
@@ -48,6 +48,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", nargs="?", type=writable, const=Path("-"), metavar="FILE",
                         help="JSON instead, printed or written to FILE")  # fmt: skip
     parser.add_argument("--check", action="store_true", help="find faults and their remedies; with --json as JSON")
+    parser.add_argument("--all", action="store_true", help="list all kernels, with where they run or why they cannot")
     parser.add_argument("--cc", action="store_true", help="only print the options that a C compiler needs for libgemm")
 
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             return 1
         return 0
     if args.json is None:
-        for section in inventory.sections():
+        for section in inventory.sections(every=args.all):
             print(section, flush=True)  # a driver may crash in a later section; this one is then already visible
     else:
         _give(args.json, inventory.facts())

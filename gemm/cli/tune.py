@@ -185,23 +185,20 @@ def _tune(args: argparse.Namespace, devices: list[Device], *, fast: bool) -> int
         raise Mistake("nothing to tune: no kernel with a space of parameters runs here (see: gemm info)")
     start = time.monotonic()
     until = start + args.time_budget
-    total, passed, tried, worked = max(1, sum(each.size() for each in classes)), 0, 0, False
+    total, tried, worked = sum(each.size() for each in classes), 0, False
     failures: list[str] = []
-    with Child("gemm.tune.tuner") as child:
+    with Child("gemm.tune.tuner") as child, text.Progress(total, until) as bar:
         for each in classes:
             if time.monotonic() >= until:
                 break
             last: dict[str, tuner.Step] = {}
-            done = 0
-            with text.Progress(each.size()) as bar:
-                steps = tuner.tune(child, each.device, each.rows, each.shape, each.layout, fast=fast, until=until)
-                for done, step in enumerate(steps, 1):
-                    last[step.row.name] = step
-                    bar.step(f"{each} {step.row.name}, {_left(start, until, (passed + done) / total)} left")
-                    if isinstance(step.trial, str):
-                        what = f"{step.row.tuned(step.params).label} on {each.device.key}, {each}"
-                        failures.append(f"{what}: {step.trial.removeprefix(tuning_db.HERE)}")
-            passed, tried = passed + each.size(), tried + done
+            for step in tuner.tune(child, each.device, each.rows, each.shape, each.layout, fast=fast, until=until):
+                last[step.row.name], tried = step, tried + 1
+                bar.step(f"{each} {step.row.name}")
+                if isinstance(step.trial, str):
+                    what = f"{step.row.tuned(step.params).label} on {each.device.key}, {each}"
+                    failures.append(f"{what}: {step.trial.removeprefix(tuning_db.HERE)}")
+            bar.clear()
             print(f"{each} on {each.device.key}, {each.device.name}")
             for step in sorted(last.values(), key=lambda step: step.record.seconds or math.inf):
                 print(f"  {_outcome(step)}", flush=True)
@@ -211,12 +208,6 @@ def _tune(args: argparse.Namespace, devices: list[Device], *, fast: bool) -> int
     finished = "all is tried" if time.monotonic() < until and not fast else "run it again to go on"
     print(f"{text.counted(tried, 'candidate')} in {took}; {finished}.")
     return 0 if worked else 1
-
-
-def _left(start: float, until: float, share: float) -> str:
-    """The estimated remaining time of a run whose given share is done."""
-    now = time.monotonic()
-    return text.seconds(max(0.0, min(until - now, (now - start) * (1 / share - 1))))
 
 
 def _outcome(step: tuner.Step) -> str:

@@ -204,6 +204,12 @@ class Backend(ABC):
         """A copy of `view` on the host, made after all work that was enqueued before this call."""
         raise TypeError(f"{self.name} has no device memory")
 
+    def copies(self, device: Device, nbytes: int) -> list[Callable[[], object]]:
+        """Functions that copy `nbytes` bytes and wait, for measurements: to the device and back with ordinary host
+        memory, then to the device and back with page-locked host memory.
+        """
+        raise TypeError(f"{self.name} has no device memory")
+
     def synchronize(self, device: Device) -> None:
         """Wait until all work that was enqueued on `device` is complete."""
         return  # work in host memory is complete when a launch returns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -32,6 +32,16 @@ def _documentation() -> str:
         urls = []
     named = dict(url.split(", ", 1) for url in urls)
     return str(named.get("Documentation", "docs")).rstrip("/")
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """One line about a name that does not exist: the names that are most like it, or all of them if they are few."""
+    import difflib
+
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, 3) or (known if len(known) <= 12 else [])
+    hint = f": did you mean {', '.join(close)}?" if close else ""
+    return f"{what} {name!r} is not known{hint}"
 
 
 class BackendUnavailable(RuntimeError):

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ VARIABLES = {
 """The environment variables that the package reads, and the meaning of each."""
 
 _RELATED = ("cffi", "pyopencl", "pocl-binary-distribution", "intel-opencl-rt", "nvidia-cuda-nvrtc",
-            "nvidia-cuda-nvrtc-cu12", "rich")  # fmt: skip
+            "nvidia-cuda-nvrtc-cu12")  # fmt: skip
 
 
 def versions() -> dict[str, str]:
@@ -245,10 +246,13 @@ def facts() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def sections() -> Iterator[str]:
+def sections(*, every: bool = True) -> Iterator[str]:
     """The text of `gemm info` and `show_config`, in pieces.
 
     If a driver aborts the process, the earlier pieces have already been printed.
+
+    Args:
+        every: list all kernels, not only how many kernels each device can run, and those that failed.
     """
     built = versions()
     here = machine()
@@ -263,14 +267,21 @@ def sections() -> Iterator[str]:
     yield "\nBackends"
     for name in BACKENDS:
         yield from _backend_text(name, backend_facts(name))
-    yield "\nKernels"
-    for row in kernel_facts():
+    yield "\nKernels" if every else "\nKernels that can run here (each by name, and why others cannot: gemm info --all)"
+    rows = kernel_facts()
+    for key, count in Counter(key for row in rows for key in row["devices"]).items():
+        types = dict.fromkeys(row["dtype"] for row in rows if key in row["devices"])
+        yield f"  {key:9} {count:3} of {len(rows)}: {', '.join(types)}"
+    failed = [row for row in rows if row["untrusted"]]
+    for row in rows if every else failed[:5]:
         mark, where = ("+", ", ".join(row["devices"])) if row["available"] else ("-", row["reason"])
         if row["reason"].startswith(f"{row['backend']}: "):
             where = f"{row['backend']} is not available, see above"
         yield f"  {mark} {row['name']:32} {row['dtype']:8} {where}"
         for device, cause in row["untrusted"].items():
             yield f"      not chosen on {device} unless named: {cause.splitlines()[0]}"
+    if len(failed) > 5 and not every:
+        yield f"  and {len(failed) - 5} more that are not chosen unless named"
 
 
 def show_config() -> None:

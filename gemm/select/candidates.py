@@ -19,7 +19,7 @@ from typing import Any
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.core import engine
-from gemm.core.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable, unknown
 from gemm.core.problem import ALL, EXTRA, HYBRID, PRECISIONS, Candidate, Device, Problem, Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
@@ -202,7 +202,7 @@ def check_names(backend: str, kernel: str | None) -> None:
         names = ", ".join(("auto", *BACKENDS, HYBRID, *ALL, *sorted(TARGETS - set(BACKENDS))))
         raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
     if kernel is not None and kernel not in BY_NAME:
-        raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, not {kernel!r}")
+        raise ValueError(unknown("kernel", kernel, BY_NAME))
 
 
 @lru_cache(maxsize=256)

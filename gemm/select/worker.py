@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gemm")
 
-PATIENCE = 2.0
+PATIENCE = 1.0
 """Seconds of waiting after which a log line says what the caller waits for."""
 finished: list[Callable[[], None]] = []
 """Functions to call when a task has ended, because cached choices may be out of date."""
@@ -86,7 +86,7 @@ class Task:
             self._begun = True
             self._run()
         if not self._done.wait(PATIENCE):
-            log.warning("gemm waits: it %s, once for this machine's drivers", self._what)
+            log.warning("gemm waits: it %s, once for this machine's drivers; that may take a minute", self._what)
             self._done.wait()
         if self._error is not None:
             raise self._error

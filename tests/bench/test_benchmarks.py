@@ -55,7 +55,8 @@ def test_peer_comparison_writes_its_schema(recorded):
     assert set(document["peers"]) - {"gemm"} == {"plan", "numpy", "openblas"} - document["absent"].keys()
     assert document["absent"].keys() <= {"openblas"}  # a NumPy with another BLAS, or no C compiler
     assert document["quiet"].keys() == {
-        "load_before", "load_after", "others_cores", "stolen", "median_spread", "warnings"
+        "load_before", "load_after", "others_before", "stolen_before", "others_cores", "stolen", "median_spread",
+        "warnings",
     }  # fmt: skip
     threads = max(row["threads"] for row in document["results"])
     left_out = {"scaling"} if threads == 1 else set()  # one has nothing to scale to

@@ -13,12 +13,13 @@ import gemm
 from gemm import execute
 from gemm.backends import registry
 from gemm.backends.cpu import CpuBackend
-from gemm.bench import contest, text
+from gemm.bench import contest, text, verdicts
 from gemm.bench.peaks import peak
 from gemm.bench.products import Shape
 from gemm.catalog import KERNELS
 from gemm.cli import COMMANDS, bench, info, main
 from gemm.cli import verify as verify_command
+from gemm.core import engine
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import inventory
@@ -66,8 +67,12 @@ class TestMistakes:
             (["bench", "--shapes", "8x8x-8"], "positive integer"),
             (["bench", "--sizes", ","], "must name something"),
             (["bench", "--backends", "cpu,tpu"], "tpu"),
-            (["bench", "--dtype", "float16"], "float16"),
-            (["bench", "--kernel", "nonsense"], "sgemm_scalar_4x4"),
+            (["bench", "--dtype", "float61"], "did you mean float64, float16"),
+            (["bench", "--dtype", "int32", "--inputs", "int16"], "possible is int8 or uint8,int8"),
+            (["bench", "--precision", "hihg"], "did you mean high"),
+            (["bench", "--kernel", "sgem_scalar_4x4"], "did you mean sgemm_scalar_4x4"),
+            (["explain", "-M", "2", "-N", "2", "-K", "2", "--kernel", "sgem_scalar_4x4"], "sgemm_scalar_4x4"),
+            (["bench", "--compare", "--families", "squars"], "did you mean squares"),
             (["bench", "--kernel", "sgemm_scalar_4x4", "--dtype", "float64"], "--dtype float32"),
             (["bench", "--kernel", "sgemm_scalar_4x4", "--backends", "numpy"], "does not belong"),
             (["bench", "--device", "cpu:7"], "cpu:7"),
@@ -141,13 +146,28 @@ class TestHelp:
 
 class TestInfo:
     def test_text_is_what_show_config_prints(self, capsys):
-        status, out, _ = result_of(capsys, "info")
+        status, out, _ = result_of(capsys, "info", "--all")
         gemm.show_config()
         assert status == 0
         same = [a for a, b in zip(out.splitlines(), capsys.readouterr().out.splitlines(), strict=True) if a != b]
         assert all(line.startswith("Cache") for line in same)  # it tells an age
         assert all(row.name in out for row in KERNELS)
         assert "cpu:0" in out
+
+    def test_fits_a_screen(self, capsys):
+        status, out, _ = result_of(capsys, "info")
+        assert status == 0
+        assert len(out.splitlines()) <= 50
+        assert f"of {len(KERNELS)}: float32" in out
+        assert "gemm info --all" in out
+
+    def test_kernels_that_failed_are_named_but_not_all(self, monkeypatch):
+        row = inventory.kernel_facts()[0] | {"available": True, "devices": ["cpu:0"], "untrusted": {"cpu:0": "wrong"}}
+        monkeypatch.setattr(inventory, "kernel_facts", lambda: [row | {"name": f"k{at}"} for at in range(7)])
+        shown = "\n".join(inventory.sections(every=False))
+        assert "k4" in shown
+        assert "k5" not in shown
+        assert "and 2 more" in shown
 
     def test_json(self, capsys, tmp_path):
         status, out, _ = result_of(capsys, "info", "--json")
@@ -180,8 +200,7 @@ class TestBench:
         assert status == 0
         assert "33 × 20 × 17" in out
         assert "Checked every element of 2 results" in out
-        assert "CPU against NumPy: " in out
-        assert "Fastest host-to-host: " in out
+        assert ("Host to host, " in out and verdicts.RATIO in " ".join(out.split())) or "No ratios, because " in out
 
     def test_json(self, capsys, tmp_path):
         file = tmp_path / "bench.json"
@@ -201,9 +220,12 @@ class TestBench:
         assert len(ours["host_samples_s"]) == document["iterations"] == 2
         assert ours["host_gflops"] == pytest.approx(2 * 33 * 20 * 17 * 3 / ours["host_s"] / 1e9)
         assert {device["key"] for device in document["devices"]} == {"cpu:0", "numpy:0"}
+        assert (document["inputs"], document["precision"]) == ([], "highest")
+        assert document["quiet"]["others_cores"] is None or document["quiet"]["others_cores"] >= 0
         (ratio,) = document["ratios"]
         assert ratio["device"] == "numpy:0"
         assert ratio["host"] > 0
+        assert ratio["host_spread"] >= 0
 
     def test_csv_of_several_shapes(self, tmp_path):
         file = tmp_path / "bench.csv"
@@ -237,6 +259,34 @@ class TestBench:
         (one,) = json.loads(file.read_text(encoding="utf-8"))["results"]
         assert one["resident_samples_s"] != one["host_samples_s"]
         assert one["valid"] is True
+
+    def test_fits_80_columns_with_whole_names(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        status, out, _ = result_of(capsys, *SMALL[:-4], "--iterations", "1", "--seconds", "1", "--validate")
+        assert status == 0
+        assert max(map(len, out.splitlines())) <= 80
+        assert any(row.name in out for row in KERNELS if row.backend == "cpu")
+        assert "IQR" in out
+
+    @pytest.mark.parametrize("options", [["--dtype", "int32", "--inputs", "int8"], ["--precision", "medium"]])
+    def test_types_and_precision(self, capsys, tmp_path, options):
+        file = tmp_path / "bench.json"
+        status, out, _ = result_of(capsys, *SMALL, "--validate", *options, "--json", str(file))
+        document = json.loads(file.read_text(encoding="utf-8"))
+        assert status == 0, out
+        assert all(row["valid"] for row in document["results"])
+        assert [document["dtype"], *document["inputs"]] in (["int32", "int8", "int8"], ["float32"])
+
+    def test_threads(self, capsys, monkeypatch):
+        monkeypatch.setenv("GEMM_NUM_THREADS", "2")
+        before = gemm.get_num_threads()
+        try:
+            assert main([*SMALL, "--threads", "1"]) == 0
+            assert gemm.get_num_threads() == 1
+        finally:
+            monkeypatch.undo()
+            engine.start()
+        assert gemm.get_num_threads() >= before
 
     @pytest.mark.parametrize("value", [1.001, math.nan])
     def test_wrong_results_fail(self, capsys, tmp_path, broken, value):
@@ -341,6 +391,23 @@ class TestExplain:
         assert "2 × 8 × 9 × 10 float64" in out
         assert "chosen: dgemm_" in out
 
+    def test_fits_a_screen_of_80_columns(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        status, out, _ = result_of(capsys, "explain", "-M", "1024", "-N", "1024", "-K", "1024")
+        lines = out.splitlines()
+        assert status == 0
+        assert len(lines) <= 30
+        assert max(map(len, lines)) <= 80
+        whole = result_of(capsys, "explain", "-M", "1024", "-N", "1024", "-K", "1024", "--all")[1]
+        assert len(whole.splitlines()) > 60
+        assert "sgemm_cuda_tile" in whole
+
+    def test_types_and_precision(self, capsys):
+        argv = ["explain", "-M", "64", "-N", "64", "-K", "64", "--dtype", "int32", "--inputs", "uint8,int8"]
+        status, out, _ = result_of(capsys, *argv, "--precision", "high", "--backend", "cpu")
+        assert status == 0
+        assert "u8s32gemm_" in out
+
 
 class TestText:
     def test_plurals(self):
@@ -358,18 +425,47 @@ class TestText:
         text.table(("a", "number"), [("x", "1"), ("long", "23")], numbers=[1])
         assert capsys.readouterr().out.splitlines() == ["a     number", "----  ------", "x          1", "long      23"]
 
-    @pytest.mark.parametrize("with_rich", [True, False])
-    def test_on_a_terminal(self, capsys, monkeypatch, with_rich):
-        if with_rich:
-            pytest.importorskip("rich")
-        else:
-            monkeypatch.setitem(sys.modules, "rich", None)
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    def test_a_narrow_table_loses_columns_by_importance(self, capsys, monkeypatch):
+        head, row = ("kernel", "cold", "host\nGFLOP/s", "peak"), ("sgemm_generic_panel_4x24", "1 ms", "5.5", "99 %")
+        monkeypatch.setenv("COLUMNS", "40")
+        text.table(head, [row], numbers=(1, 2, 3), spare=("cold", "peak"))
+        assert capsys.readouterr().out.splitlines() == [
+            "kernel                       host  peak",
+            "                          GFLOP/s",
+            "------------------------  -------  ----",
+            "sgemm_generic_panel_4x24      5.5  99 %",
+            "(Left out for want of width: cold.)",
+        ]
+
+    def test_columns_that_may_not_be_left_out_follow_below(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "16")
+        text.table(("name", "one", "two", "three"), [("product", "1", "2", "3")], numbers=(1, 2, 3))
+        assert capsys.readouterr().out.splitlines() == [
+            "name     one", "-------  ---", "product    1", "name     two", "-------  ---", "product    2",
+            "name     three", "-------  -----", "product      3",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("left", "words"),
+        [(0.3, "a few seconds"), (42.0, "about 40 seconds"), (170.0, "about 3 minutes"), (9000.0, "about 2 hours")],
+    )
+    def test_durations(self, left, words):
+        assert text.duration(left) == words
+
+    def test_progress_on_a_terminal(self, capsys, monkeypatch):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-        with text.Progress(2) as progress:
-            progress.step("[one]")
-            progress.step("[two]")
-        text.table(("a", "b"), [("[x]", "1")], title="T")
-        shown = capsys.readouterr()
-        assert "[x]" in shown.out
-        assert "2/2" in shown.err or with_rich
+        monkeypatch.setenv("COLUMNS", "60")
+        now = [100.0]
+        monkeypatch.setattr(text.time, "monotonic", lambda: now[0])
+        with text.Progress(4) as progress:
+            now[0] += 10.0
+            progress.step("a product of a very long name, with more words than fit")
+        shown = capsys.readouterr().err
+        assert "1/4, about 30 seconds left: a produc" in shown
+        assert max(map(len, shown.replace("\x1b[K", "").split("\r"))) < 60
+        assert shown.endswith("\r\x1b[K")
+
+    def test_nothing_is_drawn_into_a_file(self, capsys):
+        with text.Progress(1) as progress:
+            progress.step("x")
+        assert capsys.readouterr().err == ""

@@ -12,8 +12,9 @@ import math
 import re
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -24,7 +25,7 @@ from gemm.backends.cuda.compiler import compilers
 from gemm.backends.cuda.driver import LEGACY_STREAM, NO_DEVICE, Gpu, cuda, follow
 from gemm.backends.cuda.launch_graph import Launched, Launches, Replay, Scale, signature
 from gemm.backends.cuda.launch_plan import Chip, Layout, Recipe, recipe, types
-from gemm.backends.cuda.pinned import SMALL
+from gemm.backends.cuda.pinned import SMALL, locked
 from gemm.catalog import Kernel
 from gemm.core.backend import Backend, Drivers, Kept, Launch
 from gemm.core.errors import BackendUnavailable, KernelFailed
@@ -338,6 +339,18 @@ class CudaBackend(Backend):
 
     def to_host(self, view: DeviceView) -> np.ndarray:
         return arrays.to_host(view)
+
+    def copies(self, device: Device, nbytes: int) -> list[Callable[[], object]]:
+        array = arrays.DeviceArray((nbytes,), np.uint8, device)
+
+        def copy(host: np.ndarray, back: bool) -> None:
+            here, there = host.ctypes.data, array.view().data
+            with device.handle:
+                cuda().cuMemcpyDtoH(here, there, nbytes) if back else cuda().cuMemcpyHtoD(there, here, nbytes)
+
+        with device.handle:
+            memories = np.ones(nbytes, np.uint8), locked(nbytes)
+        return [partial(copy, memory, back) for memory in memories for back in (False, True)]
 
     def synchronize(self, device: Device) -> None:
         with device.handle:

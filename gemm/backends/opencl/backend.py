@@ -11,6 +11,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -333,6 +335,19 @@ class OpenCLBackend(Backend):
                 )  # fmt: skip
             result[...] = np.ndarray(view.shape, view.dtype, raw, -low, view.strides)
         return result
+
+    def copies(self, device: Device, nbytes: int) -> list[Callable[[], object]]:
+        import pyopencl as cl
+
+        context, queue, flags = device.handle.context, device.handle.queue, cl.mem_flags
+        buffer, host = (cl.Buffer(context, flags.READ_WRITE | x, nbytes) for x in (0, flags.ALLOC_HOST_PTR))
+        both = cl.map_flags.READ | cl.map_flags.WRITE
+        locked, _ = cl.enqueue_map_buffer(queue, host, both, 0, nbytes, np.uint8, is_blocking=True)
+        return [
+            partial(cl.enqueue_copy, queue, to, source, is_blocking=True)
+            for memory in (np.ones(nbytes, np.uint8), locked)
+            for to, source in ((buffer, memory), (memory, buffer))
+        ]
 
     def synchronize(self, device: Device) -> None:
         with device.handle.reported("waiting for the device"):

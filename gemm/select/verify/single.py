@@ -192,26 +192,11 @@ def check_single(backend: Backend, kernel: Kernel, device: Device, case: Case) -
                       apart=case.apart)  # fmt: skip
     backend.launcher(kernel, device, problem)(a, b, c, out, alpha, beta)
 
-    if whole:
-        right = np.array_equal(out, _wrapped(a, b, c, int(alpha), int(beta), dtype))
-    else:
-        right = _within(out, a, b, c, case, kernel)
-    if not right:
+    if np.any(shares(out, a, b, c, replace(case, alpha=alpha, beta=beta), kernel) > 1):
         raise Mismatch(f"{kernel.name} on {device.name}: {case} {'is wrong' if whole else 'exceeds the error bound'}")
     out[...] = before[..., 1:-1, 1:-1]
     if frame.tobytes() != before.tobytes():
         raise Mismatch(f"{kernel.name} on {device.name}: {case} wrote outside its output")
-
-
-def _wrapped(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, alpha: int, beta: int, dtype: np.dtype[Any]
-) -> np.ndarray:
-    """Return the exact result for integers, reduced modulo 2**(number of bits of `dtype`)."""
-    with np.errstate(over="ignore"):
-        total = matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(alpha)
-        total = total if c is None else total + np.int64(beta) * c
-    result: np.ndarray = total.astype(dtype)
-    return result
 
 
 def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
@@ -227,19 +212,28 @@ def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
     return float((k + 2) * np.finfo(dtype).eps / 2)
 
 
-def _within(
-    out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, kernel: Kernel
-) -> bool:  # fmt: skip
-    """Whether each element, or each part of a complex element, is within the error bound. NaN never is."""
+def shares(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, how: Any) -> np.ndarray:
+    """Each element's error ÷ its error bound; inf for NaN, and for integers that are not exact.
+
+    Args:
+        out: the result, or a stack of results along additional axes at the front.
+        how: the kernel, or anything else with its dtype, inputs and precision.
+    """
     dtype = out.dtype
     if dtype.kind == "c":  # compute the real parts, then the imaginary parts, as real products with k' = 2k
         left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
         right = [np.concatenate(parts, -2) for parts in ((b.real, b.imag), (b.imag, b.real))]
         thirds = (None, None) if c is None else (c.real, c.imag)
         rows = zip((out.real, out.imag), left, right, thirds, strict=True)
-        return all(_within(*row, replace(case, k=2 * case.k), kernel) for row in rows)
+        worse: np.ndarray = np.maximum(*(shares(*row, replace(case, k=2 * case.k), how) for row in rows))
+        return worse
+    if dtype.kind == "i":  # the exact result is reduced modulo 2**(number of bits of `dtype`)
+        with np.errstate(over="ignore"):
+            total = matmul(a.astype(np.int64), b.astype(np.int64)) * np.int64(case.alpha)
+            total = total if c is None else total + np.int64(case.beta) * c
+        return np.where(out == total.astype(dtype), 0.0, np.inf)
     narrow = dtype.name in NARROW  # the kernel sums in float32 and rounds once
-    if narrow or kernel.inputs:
+    if narrow or how.inputs:
         out, a, b = (x.astype(np.float32) for x in (out, a, b))
         c = None if c is None else c.astype(np.float32)
     # float64 is exact enough to check sums in float32: its error is 2**-29 of the bound.
@@ -250,11 +244,14 @@ def _within(
         exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
     # Where longdouble is no wider than double (macOS on Arm, MSVC), the error of the reference can be as large as the
     # error that the result may have. The bound is doubled there.
-    bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * unit(kernel, a.dtype, case.k) * size
+    bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * unit(how, a.dtype, case.k) * size
     if narrow:
         rounded = 2.0**-11 if dtype.name == "float16" else 2.0**-8
         bound = bound + rounded * (np.abs(exact) + bound) + 2.0**-25  # half of float16's smallest positive number
-    return bool(np.all(np.abs(out - exact) <= bound))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.abs(out - exact)
+        found = np.where(error == 0, 0.0, error / bound)
+    return np.where(np.isnan(found), np.inf, found)
 
 
 def _letters(*arrays: np.ndarray) -> str:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from comparison.runs import HOST, ON_DEVICE
-from gemm.bench import comparison, contestants, products, sweep, verdicts
+from gemm.bench import comparison, contest, contestants, products, sweep, verdicts
 from gemm.cli import main
 from gemm.compare import Comparison
 
@@ -24,9 +24,9 @@ def with_device(recorded):
     document = Comparison.load(recorded).document
     found, _ = comparison.all_devices()
     whole = contestants.Field.of([each for each in found if each.backend == "cpu"], [])
-    enter = partial(contestants.enter_device_peer, ON_DEVICE)
+    enter = partial(contestants.enter_device_peer, ON_DEVICE, products.Arithmetic())
     whole.add("stand-in on opencl:7", enter, ON_DEVICE.about)
-    timed = sweep.Sweep(whole, sweep.Pace(3, 0.1), peaks={"cpu:0": 50.0})
+    timed = sweep.Sweep(whole, contest.Pace(3, 0.1), peaks={"cpu:0": 50.0})
     cases = products.cases(["squares", "batched"], quick=True, sizes=[16, 24, 32])
     rows = [row for case in cases[:4] for row in timed.compete(case)]
     roof = {"gflops": None, "gflops_basis": "not known", "memory_gbs": None, "memory_basis": "not known"}

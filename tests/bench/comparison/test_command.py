@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_made(capsys, tmp_path):
 
 
 def test_python_api():
-    with pytest.raises(ValueError, match="round"):
+    with pytest.raises(ValueError, match="'round' is not known"):
         gemm.compare.compare(["round"])
 
 
@@ -76,11 +76,11 @@ def test_thresholds(capsys, with_device):
 def test_plot():
     lines = text.curves({"a": {8: 1.0, 16: 100.0}, "b": {8: 1.0}}, unit="x", height=3)
     assert lines == [
-        "     100 │         ●",
+        "     100 │       ●",
         "      10 │",
-        "       1 │   ●○",
-        "       x └────────────",
-        "            8     16",
+        "       1 │  ●○",
+        "       x └──────────",
+        "            8   16",
         "          ● a  ○ b",
     ]
     assert text.curves({}, unit="x") == []

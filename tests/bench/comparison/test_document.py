@@ -9,7 +9,7 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, ON_DEVICE, result_of
-from gemm.bench import contestants, products, sweep
+from gemm.bench import contest, contestants, products, sweep
 from gemm.bench.products import Shape
 from gemm.cli import main
 from gemm.compare import SCHEMA, Comparison
@@ -39,7 +39,8 @@ def test_schema(recorded):
     text = recorded.read_text(encoding="utf-8")
     document = json.loads(text)
     assert list(document) == [
-        "schema", "date", "command", "commit", "versions", "machine", "environment", "dtype", "quick", "families",
+        "schema", "date", "command", "commit", "versions", "machine", "environment", "dtype", "inputs", "precision",
+        "reproducible", "quick", "families",
         "rounds", "method", "devices", "contestants", "absent", "roofs", "results", "thresholds", "choice",
         "left_out", "quiet",
     ]  # fmt: skip
@@ -86,10 +87,10 @@ def test_devices_are_resident_and_offloaded(with_device):
 
 
 def test_what_takes_long_is_added_up(monkeypatch):
-    monkeypatch.setattr(sweep, "_SLOW", 1e-9)
-    enter = {"x": partial(contestants.enter_device_peer, ON_DEVICE)}
+    monkeypatch.setattr(contest, "SLOW", 1e-9)
+    enter = {"x": partial(contestants.enter_device_peer, ON_DEVICE, products.Arithmetic())}
     case = products.Case("squares", "8", Shape(8, 8, 8), "s", 8)
-    rows = sweep.Sweep(contestants.Field(enter, {}, {}), sweep.Pace(3, 0.1)).compete(case)
+    rows = sweep.Sweep(contestants.Field(enter, {}, {}), contest.Pace(3, 0.1)).compete(case)
     assert [(row["mode"], row["products"], row["measured"]) for row in rows] == [
         ("host", 1, True), ("resident", 1, True), ("once", 1, True), ("once", 8, False), ("once", 64, False)
     ]  # fmt: skip
@@ -106,7 +107,7 @@ def test_failures_are_told_and_absences_are_not_failures():
 
     whole = contestants.Field({"bad": fail, "away": miss}, {}, {})
     case = products.cases(["batched"], quick=True)[0]
-    (row,) = sweep.Sweep(whole, sweep.Pace(3, 0.1)).compete(case)
+    (row,) = sweep.Sweep(whole, contest.Pace(3, 0.1)).compete(case)
     assert row["error"] == "out of order"
     assert "no kernel works" in whole.absent["away"]
     assert Comparison({"results": [row]}).failures() == ["16 of 32 (batched), bad: out of order"]

@@ -44,12 +44,12 @@ def test_page(with_device):
     elements.feed(text)
     assert elements.open == []
     assert {at["id"] for tag, at in elements.seen if tag == "section"} == {
-        "machine", "thresholds", "chart-crossover", "chart-contestants", "chart-peak", "chart-roofline",
+        "headline", "machine", "thresholds", "chart-crossover", "chart-series", "chart-peak", "chart-roofline",
         "chart-choice", "family-squares", "family-batched", "method",
     }  # fmt: skip
     names = [at["id"] for _, at in elements.seen if at.get("id")]
     assert len(set(names)) == len(names)
-    assert sum(tag == "svg" for tag, _ in elements.seen) == 5
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 6  # the crossover twice, for wide and narrow windows
     assert "&lt;b&gt;&amp;" in text
     assert "There is no GPU" not in text
     for _, at in elements.seen:  # nothing is loaded, nothing runs
@@ -58,6 +58,24 @@ def test_page(with_device):
     assert not {"script", "link", "iframe", "img", "object"} & {tag for tag, _ in elements.seen}
     assert "http" not in text
     assert "@import" not in text
+
+
+def test_headline(with_device):
+    quiet = with_device["quiet"] | {"warnings": []}
+    sizes = {"host": 1024, "resident": 256, "once": 512}
+    known = [row | {"size": sizes[row["mode"]]} for row in with_device["thresholds"]]
+    known = [row | {"contestant": "opencl:7"} for row in known]
+    document = with_device | {"quiet": quiet, "thresholds": known}
+    assert report.headline(document) == "Use the GPU (opencl:7) from 1024³ host to host, from 256³ resident."
+    never = document | {"thresholds": [row | {"size": None} for row in known]}
+    assert report.headline(never) == "Do not use the GPU (opencl:7) at sizes up to 32³."
+    assert report.thresholds(never)[1] == []  # no rows of dashes
+    assert report.NONE_AHEAD in Comparison(never).page()
+    assert report.headline(document | {"thresholds": []}) == report.NO_DEVICE
+    busy = report.headline(document | {"quiet": quiet | {"warnings": ["other processes used 2.0 cores on average"]}})
+    assert busy.startswith("No advice, because other processes used 2.0 cores on average. Close other programs")
+    page = Comparison(document).page()
+    assert page.index("Use the GPU (opencl:7)") < page.index("<svg") < page.index("Offload thresholds")
 
 
 def test_without_a_device(recorded):
