@@ -513,6 +513,7 @@ def test_processes_that_probe_at_once_leave_whole_facts(tmp_path):
     assert "ignores" not in log
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("gcc") or sys.platform != "linux", reason="builds a shared library")
 @pytest.mark.parametrize("fault", ["abort();", "_exit(0);", "for (;;) sleep(1);"])
 def test_auto_survives_an_opencl_driver_that_dies_on_loading(tmp_path, fault):
