@@ -15,11 +15,14 @@ with tarfile.open(sdist) as archive:
 missing = [f"{row.source} is not in the sdist" for row in KERNELS if row.source not in packed]
 
 shipped = set(zipfile.ZipFile(wheel).namelist())
-for row in KERNELS:
-    where = f"gemm/_sources/{row.source}" if row.backend in ("opencl", "cuda") else "gemm/backends/cpu.py"
-    if where not in shipped:
-        missing.append(f"{where} is not in the wheel")
-tuned = sorted(f"gemm/tuned/{file.name}" for file in (Path(__file__).parents[1] / "gemm" / "tuned").glob("*.json"))
+root = Path(__file__).parents[1]
+compiled = {row.source for row in KERNELS if row.backend in ("opencl", "cuda")}
+compiled |= {  # headers, too
+    file.relative_to(root).as_posix()
+    for tree in ("kernels/opencl", "csrc/cuda") for file in (root / tree).rglob("*.c*") if file.is_file()
+}  # fmt: skip
+missing += [f"{source} is not in the wheel" for source in compiled if f"gemm/_sources/{source}" not in shipped]
+tuned = sorted(f"gemm/tuned/{file.name}" for file in (root / "gemm" / "tuned").glob("*.json"))
 libgemm = ("gemm/include/gemm_cblas.h", "gemm/lib/libgemm.so")
 compared = ("gemm/bench/page.html", "gemm/bench/page.css", "gemm/bench/peers/native.c")
 missing += [

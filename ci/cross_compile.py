@@ -6,13 +6,14 @@ Zig contains the headers of all these systems.
                     macOS; Python's headers are those of this machine. Only libgemm is linked.
     windows         The engine is compiled with clang-cl's options, as for the wheel, and linked with MinGW's C library
                     to the programs of tests/fuzz, in FOLDER.
-    musl-x86_64,    The same programs, linked to the system's musl, because half of Zig's static libc is not musl; for
-    musl-aarch64    x86_64 also libgemm. For x86_64 with little optimisation: the program for Windows runs the same
-                    kernels, optimised by the same compiler.
+    musl-aarch64    The same programs, linked to the system's musl, because half of Zig's static libc is not musl.
+    musl-x86_64     libgemm, and the same programs with its kernels, with little optimisation: the program for Windows
+                    runs all kernels, optimised by the same compiler.
 """
 
 import os
 import platform
+import re
 import runpy
 import shlex
 import subprocess
@@ -51,9 +52,12 @@ def engine(system: str, machine: str, folder: Path) -> tuple[list[str], list[str
 
 
 def library(system: str, machine: str, compiler: list[str], level: str, folder: Path) -> None:
-    """Link FOLDER/lib/libgemm.so, optimised at this level. Raises CalledProcessError if that fails."""
+    """Make FOLDER/lib/libgemm.so, on Linux also libgemm.a, optimised at this level.
+
+    Raises CalledProcessError if that fails.
+    """
     with build_on(system, machine, CC=shlex.join([*ZIG, *compiler]), CFLAGS=level) as build:
-        build["make_library"](folder, package=True)
+        build["make_library"](folder, package=system != "Linux")
     print(f"{system}, {machine}: libgemm is linked")
 
 
@@ -111,11 +115,14 @@ def windows(folder: Path) -> None:
 def musl(machine: str, folder: Path) -> None:
     compiler = ["cc", "-target", f"{machine}-linux-musl", "-dynamic", "-Wno-unused-command-line-argument"]
     sources, flags = engine("Linux", machine, folder)
-    level = "-O1" if machine == "x86_64" else "-O3"
-    objects = compile_all(f"musl, {machine}, engine", [*compiler, "-Icsrc", *flags, level], sources, folder)
-    programs(["check_engine", "fuzz_engine", "race_engine"], compiler, [*objects, "-lm"], folder)
     if machine == "x86_64":
-        library("Linux", machine, compiler, level, folder)
+        library("Linux", machine, compiler, "-O1", folder)
+        objects = [str(folder / "lib" / "libgemm.a")]
+        listed = (folder / "rows.h").read_text().splitlines(keepends=True)
+        (folder / "rows.h").write_text("".join(line for line in listed if re.match(r"ROW\([sdcz]gemm_", line)))
+    else:
+        objects = compile_all(f"musl, {machine}, engine", [*compiler, "-Icsrc", *flags, "-O3"], sources, folder)
+    programs(["check_engine", "fuzz_engine", "race_engine"], compiler, [*objects, "-lm"], folder)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CI_WORK=${CI_WORK:-$(mktemp -d)}
 CI_REPORTS=${CI_REPORTS:-$CI_WORK/reports}
-GEMM_CI_CACHE=${GEMM_CI_CACHE:-$HOME/.cache/gemm-ci} # downloads and the aarch64 root: the only files that outlive a run
+# The only files that outlive a run: downloads, the aarch64 root, and what compilers remember of sources that they know
+GEMM_CI_CACHE=${GEMM_CI_CACHE:-$HOME/.cache/gemm-ci}
 mkdir -p "$CI_REPORTS" "$GEMM_CI_CACHE"
 
 export DEBIAN_FRONTEND=noninteractive
@@ -14,8 +15,13 @@ export PIP_CACHE_DIR=$GEMM_CI_CACHE/pip PIP_RETRIES=10 PIP_DISABLE_PIP_VERSION_C
 export PIP_COMPILE=0 # Python compiles modules when it imports them, which are a small part of what is installed
 # Each job has its own cache of compiled kernels and of facts about drivers, which does not outlive the run.
 export XDG_CACHE_HOME=$CI_WORK/cache GEMM_CACHE_DIR=$CI_WORK/cache/gemm-$(basename "$0" .sh)
-# The jobs compile the same engine in copies of the same checkout. ccache shares the object files within one run.
-export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$CI_WORK/ccache CCACHE_NOHASHDIR=1
+# The jobs compile the same engine in copies of the same checkout, and most sources are those of the run before. These
+# caches go by the content of sources, options and compilers. Those that do not bound themselves last a week.
+export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$GEMM_CI_CACHE/ccache CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=1G
+week=$(date +%G-%V)
+export ZIG_GLOBAL_CACHE_DIR=$GEMM_CI_CACHE/zig-$week POCL_CACHE_DIR=$GEMM_CI_CACHE/pocl-$week
+mkdir -p "$POCL_CACHE_DIR"
+find "$GEMM_CI_CACHE" -maxdepth 1 '(' -name 'zig-*' -o -name 'pocl-*' ')' -mtime +14 -exec rm -rf {} +
 
 say() { # TEXT: print it, with the seconds since the job began and the CPU seconds that its commands have taken
     local spent=$CI_WORK/times.$BASHPID
@@ -90,6 +96,12 @@ make_uv() {
     touch "$CI_WORK/uv/.done"
 }
 
+own_opencl() { # FOLDER: use only the OpenCL runtime of this virtual environment, pyopencl[pocl]'s
+    # Another job may have installed Debian's PoCL: with two, everything runs twice, and test names contain a device.
+    OCL_ICD_VENDORS=$1/lib/$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages/pyopencl/.libs/pocl.icd
+    export OCL_ICD_VENDORS
+}
+
 venv() { # FOLDER REQUIREMENT...: make a new virtual environment, without pip
     uv venv -q --clear --python "$(command -v python3)" "$1"
     retry uv pip install -q --python "$1/bin/python" --refresh-package gemm "${@:2}"
@@ -117,12 +129,6 @@ repair_wheel() { # WHEEL FOLDER: repair a wheel as for a release: the oldest val
 kernels() { # CONDITION on `row`: print the names of the catalog's rows that fulfil it, separated by commas
     PYTHONPATH=$ROOT/gemm python3 -c 'import sys; from catalog import KERNELS as rows
 print(*(row.name for row in rows if eval(sys.argv[1])), sep=",")' "$1"
-}
-
-remembered() { # ROW: print the expression for pytest -k that keeps the tests of repeated and of pending products to one row
-    # Each of these tests computes three or four products by way of Python code that is the same for all rows and
-    # architectures. The job test runs them with one row of each type and with each row of float32.
-    echo "$1 or not (repeated or pending)"
 }
 
 named() { # NAMES of `kernels`: print them as options of gemm verify

@@ -5,9 +5,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc g++ ccache libc6-dev python3-dev python3-venv
 mapfile -t tools < <(requirements test numpy cffi platformdirs pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
 venv "$CI_WORK/mutants" "${tools[@]}" "pyopencl[pocl]" setuptools
-# Use one OpenCL runtime, even if other jobs have installed more: with two, names of conformance tests contain a device.
-export OCL_ICD_VENDORS
-OCL_ICD_VENDORS=$("$CI_WORK/mutants/bin/python" -c "import pyopencl, pathlib
-print(pathlib.Path(pyopencl.__file__).parent / '.libs/pocl.icd')")
+own_opencl "$CI_WORK/mutants"
 export CUDA_MACHINE_BUILD=$CI_WORK/cuda-machine # shared with the job cuda-machine
 "$CI_WORK/mutants/bin/python" "$ROOT/tests/mutants.py" --sample 12

@@ -31,7 +31,8 @@ tiles='sgemm_generic_tile_64x32 or sgemm_generic_tile_direct_32x32 or sgemm_gene
 tiles+=' or sgemm_generic_panel_4x24' # tile_edges has m that are not multiples of this kernel's rows
 tiles="($tiles or sgemm_generic_local_vec4 or sgemm_intel_L3_SLM_8x8_4x16)"
 simulate adreno "sgemm_adreno_image_8x4 and $every" --data-races
-simulate generic "$plain and $every and cramped" --data-races
+# Where products are cut depends on their sizes and layouts, so that these checks show it.
+simulate generic "$plain and (layouts or tile_edges or batches) and cramped" --data-races
 simulate generic "$plain and $every and not cramped" --data-races --uninitialized --build-options -O1
 simulate generic "$tiles and tile_edges and not unroll and not cramped" --data-races --uninitialized --build-options -O1
 exit $failed

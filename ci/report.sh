@@ -3,6 +3,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc ccache libc6-dev python3-dev python3-venv chromium
 copy_source "$CI_WORK/report/source"
 venv "$CI_WORK/report/venv" -e "$CI_WORK/report/source[bench,opencl-cpu]"
+own_opencl "$CI_WORK/report/venv"
 
 cd "$CI_WORK/report/source"
 python=$CI_WORK/report/venv/bin/python

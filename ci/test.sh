@@ -5,12 +5,10 @@ apt_install gcc g++ ccache libc6-dev python3-dev python3-venv # tests/backends/c
 
 copy_source "$CI_WORK/test"
 cd "$CI_WORK/test"
-# Use the OpenCL runtime of the command alone, even while another job installs Debian's PoCL: with two, the conformance
-# suite runs twice, and names of its tests contain a device. The job pocl tests Debian's.
-OCL_ICD_VENDORS=$PWD/.venv/lib/$(python3 -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages/pyopencl/.libs/pocl.icd
-export OCL_ICD_VENDORS
+own_opencl "$PWD/.venv"
 say "$test_command"
-PYTEST_ADDOPTS="-n 2 --kernel-report=$CI_REPORTS/test.kernels.json" bash -c "$test_command"
+# The job docs runs tests/test_documents.py, with all that it needs.
+PYTEST_ADDOPTS="-n 2 --ignore tests/test_documents.py --kernel-report=$CI_REPORTS/test.kernels.json" bash -c "$test_command"
 .venv/bin/python ci/facts.py >"$CI_REPORTS/test.facts.json"
 
 copy_source "$CI_WORK/run"

@@ -52,8 +52,9 @@ def close(s, a, b, c=None, alpha=1.0, beta=0.0, **options):
 def small_sizes(s):
     """Every m, n, k of 1 … 33 crossed, with transposes, scalars, layouts and outs in rotation; equality.
 
-    With fewer calls, k = (m + n + shift) mod 33 still meets every pair of (m, n), (m, k) and (n, k) once a shift. In a
-    thin set the first kernel of a source meets all pairs of (m, n), and each of its kin a sixth of them.
+    Only a full set has the whole product. k = (m + n + shift) mod 33 meets every pair of (m, n), (m, k) and (n, k) once
+    a shift, and each m, n and k with every transpose and layout. In a thin set the first kernel of a source meets all
+    pairs of (m, n), unless all are parts of one tile. Then it meets a sixth of them, as each of its kin does.
     """
     top = 33
     rng = random()
@@ -63,10 +64,11 @@ def small_sizes(s):
     scalars = [(1.0, 0.0), (-2.0, 0.0), (1.0, 1.0), (3.0, -2.0), (1.0, s.factor(0.5))]
     memory = np.full((top + 2, top + 2), POISON, np.uint8).repeat(s.dtype.itemsize, 1).view(s.dtype)
     quiet = memory.copy()
-    every = 1 if s.dtype in (np.float32, np.float64) else 3
-    shifts = range(0, top, s.pick(33 if s.effort == THIN else 11, every, 1))
+    every = 3 if s.dtype in (np.float32, np.float64) else 11
+    shifts = range(0, top, s.pick(top, every, 1))
+    few = s.effort == THIN and (s.kin or min(s.params.get("BM", 1), s.params.get("BN", 1)) > top)
     for count, (m, n, shift) in enumerate(product(range(1, top + 1), range(1, top + 1), shifts)):
-        if s.effort == THIN and s.kin and (m // 2 + n) % 6 != s.kin % 6:
+        if few and (m // 2 + n) % 6 != s.kin % 6:
             continue
         k = (m + n + shift) % top + 1
         alpha, beta = scalars[count % 5]

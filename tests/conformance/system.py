@@ -33,7 +33,7 @@ def concurrent(s):
     def run(first):
         try:
             start.wait()
-            for turn in range(s.pick(4, 40)):
+            for turn in range(s.pick(4, 12, 40)):
                 a, b, c, expected = work[(first + turn) % len(work)]
                 out = s.blank(c.shape)
                 s.call(a, b, c, alpha=s.factor(0.5), beta=-1.0, out=out)

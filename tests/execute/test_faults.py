@@ -538,6 +538,7 @@ print(kernel, why)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "words"), [("faults", "ILLEGAL_ADDRESS"), ("is killed", "ended with status -9")])
 def test_a_cuda_kernel_that_fails_verification_in_mid_run(tmp_path, fault, words):
     *log, told = python(VERIFYING, **machine(), FAULT=fault, GEMM_CACHE_DIR=tmp_path / "cache").splitlines()

@@ -6,9 +6,9 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -229,16 +229,24 @@ def test_threads_cut_products_side_by_side(device):
 
 
 class Slow(split.Side):
-    """A side that writes to out until it is let go."""
+    """A side that writes to out until it is let go. `waits` has an entry for each time that a thread waits for it."""
 
-    def __init__(self, name):
+    def __init__(self, name, wait=lambda get: get()):
         super().__init__(name, self._write)
         self.begun, self.go, self.ended = threading.Event(), threading.Event(), False
+        self.waits, self._wait, self._queue, self._finished = SimpleQueue(), wait, self._finished, self
+
+    def put(self, item):
+        self._queue.put(item)
+
+    def get(self):
+        self.waits.put(None)
+        self._wait(self._queue.get)
 
     def _write(self, backend):
         self.begun.set()
         assert self.go.wait(60)
-        time.sleep(0.1)
+        time.sleep(0.02)  # for a thread that does not wait to go on
         self.ended = True
 
 
@@ -252,21 +260,41 @@ def begun(slow):
         assert side.begun.wait(60)
 
 
-def _signals(slow, times):
-    """Ctrl-C, so many times, while the others are at work; then they may end."""
+class Interrupts:
+    """Raises KeyboardInterrupt in the main thread `left` times, in mid-run of what `during` runs.
 
-    def send():
-        begun(slow)
-        for _ in range(times):
-            time.sleep(0.05)
+    A signal that comes just before a wait begins does not end the wait. Therefore there is one every few milliseconds.
+    """
+
+    def __init__(self, times):
+        self.left, self._open, self._stop = times, False, threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self):
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+        signal.signal(signal.SIGINT, self._before)
+
+    def _send(self):
+        while not self._stop.wait(0.005):
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.05)
-        for side in slow:
-            side.go.set()
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    return thread
+    def _handle(self, *_):
+        if self._open and self.left:
+            self.left -= 1
+            raise KeyboardInterrupt
+
+    def during(self, work):
+        self._open = True
+        try:
+            work()
+        finally:
+            self._open = False
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="a signal is sent to the main thread")
@@ -275,20 +303,27 @@ def _signals(slow, times):
 @pytest.mark.parametrize("busy", [True, False])
 def test_ctrl_c_waits_for_the_other_side(busy, count, times):
     """While the own side computes, and while it waits for the others, however often: out is nobody's when it raises."""
-    slow = [Slow(f"side {i}") for i in range(count)]
-    sender = _signals(slow, times)
 
     def work():
         begun(slow)
-        time.sleep(0.12 * busy)
+        if busy:
+            interrupts.during(lambda: time.sleep(60))
 
-    with pytest.raises(KeyboardInterrupt):
-        split.at_once([*slow, own(work)])
-    ended = [side.ended for side in slow]
-    for _ in range(2):  # what is still on its way
-        with suppress(KeyboardInterrupt):
-            sender.join()
+    def wait(get):
+        if not interrupts.left:
+            for side in slow:
+                side.go.set()
+        interrupts.during(get)
+
+    slow = [Slow(f"side {i}", wait) for i in range(count)]
+    with Interrupts(times) as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            split.at_once([*slow, own(work)])
+        ended = [side.ended for side in slow]
+        for side in slow:
+            side.go.set()
     assert all(ended)
+    assert not interrupts.left
 
 
 def test_an_exception_of_a_debugger_or_timeout_waits_too():
@@ -304,9 +339,8 @@ def test_an_exception_of_a_debugger_or_timeout_waits_too():
 
     thread = threading.Thread(target=work)
     thread.start()
-    begun([slow])
+    slow.waits.get(timeout=60)
     assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(ZeroDivisionError))
-    time.sleep(0.05)
     slow.go.set()
     thread.join()
     assert ended == [True]
@@ -332,10 +366,8 @@ def test_an_interrupt_while_sides_are_started(monkeypatch, which):
     with pytest.raises(KeyboardInterrupt):
         split.at_once([*slow, own(lambda: None)])
     assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
-    for side in slow:
-        side.go.set()
-    time.sleep(0.05)
-    assert [side.ended for side in slow] == [True] * which + [False] * (3 - which)
+    assert len(started) == which
+    assert [side.begun.is_set() for side in slow] == [True] * which + [False] * (3 - which)
 
 
 def not_started(monkeypatch):
@@ -401,14 +433,8 @@ def test_a_failure_of_the_split_itself_does_not_compute_with_an_overwritten_c(de
 
 def test_a_wait_that_is_interrupted_goes_on():
     """The wait is one step in C, which takes no lock that an interrupt could leave held: an Event's is Python's."""
-    ended = []
-
-    def work():
-        time.sleep(0.2)
-        ended.append(True)
-
-    side = own(work)
-    real, interrupts = side._finished, iter((KeyboardInterrupt, KeyboardInterrupt))
+    side, interrupts = Slow("side"), iter((KeyboardInterrupt, KeyboardInterrupt))
+    real = side._queue
 
     class Interrupted:
         put = real.put
@@ -416,12 +442,13 @@ def test_a_wait_that_is_interrupted_goes_on():
         def get(self):
             if (error := next(interrupts, None)) is not None:
                 raise error
+            side.go.set()
             real.get()
 
-    side._finished = Interrupted()
+    side._queue = Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        split.at_once([side, own(lambda: time.sleep(0.05))])
-    assert ended == [True]
+        split.at_once([side, own(lambda: begun([side]))])
+    assert side.ended
     assert next(interrupts, None) is None
 
 

@@ -192,6 +192,7 @@ def included(root, path):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cuda", "opencl"])
 def test_records_are_of_every_file_that_a_kernel_is_made_of(copied, backend):
     """A change of any file changes the fingerprints of just the rows that include it, and the probe's key."""

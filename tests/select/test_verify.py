@@ -60,6 +60,7 @@ def planted(fault, only="", *, name=ROW, seed=1):
 SINGLE = "alpha="  # the short cases' names have it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["ring", "walk"])
 def test_a_fault_of_walking_clusters_is_found(fault):
     """One that k must be cut for, and tiles be more than clusters: the short cases do not show it.
@@ -75,6 +76,7 @@ def test_a_fault_of_walking_clusters_is_found(fault):
     assert "in a row is wrong" in said
 
 
+@pytest.mark.slow
 def test_a_right_kernel_passes_in_every_regime():
     said = planted("")
     assert "passed" in said
