@@ -53,7 +53,7 @@ def engine(system: str, machine: str, folder: Path) -> tuple[list[str], list[str
 def library(system: str, machine: str, compiler: list[str], level: str, folder: Path) -> None:
     """Link FOLDER/lib/libgemm.so, optimised at this level. Raises CalledProcessError if that fails."""
     with build_on(system, machine, CC=shlex.join([*ZIG, *compiler]), CFLAGS=level) as build:
-        build["make_library"](folder, package=True)
+        build["make_library"](folder, {})
     print(f"{system}, {machine}: libgemm is linked")
 
 
