@@ -45,10 +45,10 @@ TARGETS = {
 
 
 COMPILER = (
-    "gemm compiles its C engine, and {lacks}: install a C compiler and Python's headers "
-    "(Debian, Ubuntu: apt-get install gcc libc6-dev python3-dev; Fedora: dnf install gcc python3-devel; Alpine: apk add "
-    "gcc musl-dev python3-dev; macOS: xcode-select --install; Windows: Visual Studio's Build Tools with \"C++ Clang "
-    "tools\"; Termux: pkg install clang), or name the compiler in $CC."
+    "gemm compiles its C engine, and {lacks}: install a C compiler and Python's headers (Debian, Ubuntu: apt-get "
+    "install gcc libc6-dev python3-dev; Fedora: dnf install gcc python3-devel; Alpine: apk add gcc musl-dev "
+    'python3-dev; macOS: xcode-select --install; Windows: Visual Studio\'s Build Tools with "C++ Clang tools"; '
+    "Termux: pkg install clang), or name the compiler in $CC."
 )
 
 
@@ -167,8 +167,11 @@ BLAS = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 def make_library(prefix: Path, made: Mapping[str, str] | None = None) -> None:
     """Compile libgemm: prefix/lib/libgemm.so and, unless `made` is given, libgemm.a and include/gemm_cblas.h.
 
-    `made` has the object files that the build of the package's extension has left, by source. The tools are $CC and $AR; the defaults are the compiler and archiver that built Python. $CFLAGS and $LDFLAGS follow
-    the flags of this file.
+    Also write the files by which pkg-config and CMake find them.
+
+    `made` has the object files that the build of the package's extension has left, by source. The tools are $CC and
+    $AR; the defaults are the compiler and archiver that built Python. $CFLAGS and $LDFLAGS follow the flags of this
+    file.
     """
 
     def call(tool: str, default: str, *words: str | Path) -> None:
@@ -200,6 +203,14 @@ def make_library(prefix: Path, made: Mapping[str, str] | None = None) -> None:
         objects = [*compile_all(rest, compile_one), *(made[source] for source in engine if made and source in made)]
         named = ["-Wl,-install_name,@rpath/libgemm.so"] if platform.system() == "Darwin" else ["-Wl,-soname,libgemm.so"]
         call("CC", "cc", "-shared", "-pthread", *named, *objects, "-o", library / "libgemm.so", *link, "-lm")
+        version = re.search(r'^VERSION = "(.*)"', (ROOT / "gemm/core/__init__.py").read_text("utf-8"), re.M)
+        for name, folder in (
+            ("gemm.pc", "pkgconfig"),
+            *((f"gemm-config{x}.cmake", "cmake/gemm") for x in ("", "-version")),
+        ):
+            text = (ROOT / "csrc/cblas/package" / name).read_text("utf-8").replace("@VERSION@", version[1])
+            (library / folder).mkdir(parents=True, exist_ok=True)
+            (library / folder / name).write_text(text, "utf-8")
         if made is not None:  # the package already contains the header
             return
         (library / "libgemm.a").unlink(missing_ok=True)
@@ -216,10 +227,11 @@ def extensions() -> list[Any]:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
     folder = ROOT / "csrc/python"
+    hidden = [] if platform.system() == "Windows" else ["-g0", "-fvisibility=hidden"]
     sources, headers = (sorted(path.relative_to(ROOT).as_posix() for path in folder.glob(f"*.{x}")) for x in "ch")
     return [
         Extension("gemm._memo", sources, include_dirs=[get_include()], depends=["csrc/gemm.h", *headers],
-                  py_limited_api=True),
+                  extra_compile_args=hidden, py_limited_api=True),
     ]  # fmt: skip
 
 
