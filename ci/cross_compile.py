@@ -1,4 +1,4 @@
-"""cross_compile.py SYSTEM FOLDER: compile the C sources for a system whose wheels cannot be built here, by Zig's Clang.
+"""cross_compile.py SYSTEM FOLDER: compile the C sources for another system, by Zig's Clang, as its own compiler would.
 
 Zig contains the headers of all these systems.
 
@@ -7,7 +7,7 @@ Zig contains the headers of all these systems.
     windows         The engine is compiled with clang-cl's options, as for the wheel, and linked with MinGW's C library
                     to the programs of tests/fuzz, in FOLDER.
     musl-x86_64,    The same programs, linked to the system's musl, because half of Zig's static libc is not musl; for
-    musl-aarch64    x86_64 also libgemm. For x86_64 with little optimisation: the program for Windows runs the same
+    musl-aarch64    x86_64 also libgemm. For x86_64 with little optimisation: the wheel for Windows has the same
                     kernels, optimised by the same compiler.
 """
 
@@ -100,7 +100,8 @@ def windows(folder: Path) -> None:
     found = [f"/imsvc{each}" for each in WINDOWS_HEADERS]
     # /Zl requests no default libraries and /GS- no stack checks, because only Microsoft's compiler provides these.
     # _fltused is the only name that is then missing.
-    apart = ["/Zl", "/GS-"]
+    # The wheel for Windows has the optimised kernels (ci/build_wheels.py).
+    apart = ["/Zl", "/GS-", "/O1"]
     (folder / "fltused.c").write_text("int _fltused;\n")
     objects = compile_all("Windows, engine", [*clang_cl, *found, "/Icsrc", *flags, *apart], sources, folder)
     objects.append(str(folder / "fltused.c"))
