@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import helpers
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +35,21 @@ def test_without_a_compiler_one_sentence_says_what_to_install(command, tmp_path)
     cause = "broken-cc fails (headers.c:1:10: fatal error: stdio.h: No such file or directory)"
     assert fails.stderr.startswith(SENTENCE.format(cause))
     assert fails.stderr.count("\n") == 1
+
+
+def test_without_pyopencl_the_backend_says_how_to_get_it():
+    script = """import sys
+sys.modules["pyopencl"] = None  # the import fails
+from gemm.cli.checks import installation
+from gemm.frontend import report
+print(report.backend_facts("opencl")["cause"])
+print(report.backend_facts("opencl")["remedy"])
+print([finding.what for finding in installation.versions()])"""
+    cause, remedy, findings = helpers.python(script).splitlines()
+    assert cause.startswith("pyopencl cannot be imported")
+    assert "pip install pyopencl" in remedy
+    assert "docs/install.md" in remedy
+    assert "pyopencl" not in findings
 
 
 PLATFORMS = {
