@@ -128,6 +128,8 @@ def build_libraries(platform: Platform, package: Path) -> None:
 
             objects = build["compile_all"](sources, compile_one)
             link = ["-Wl,-Bsymbolic", "-lm"] if platform.system == "Linux" else python
+            if platform.system == "Darwin":  # instead of the library's present path
+                link = [*link, f"-Wl,-install_name,@rpath/{stem}{suffix}"]
             words = ["-shared", "-s", *objects, *link, "-o", package / f"{stem}{suffix}"]
             subprocess.run([*ZIG, *compiler, *words], check=True)
             return dict(zip(sources, objects, strict=True))
@@ -181,7 +183,7 @@ def check_library(file: Path, platform: Platform) -> None:
     """Check for which machine a library is made, what it imports and what it exports. Raises AssertionError."""
     library = lief.parse(str(file)).abstract
     assert library.header.architecture.name == ARCHITECTURES[platform.machine], library.header.architecture
-    imported = {name for name in map(str, library.libraries) if name != file.name}
+    imported = {name for name in map(str, library.libraries) if name != f"@rpath/{file.name}"}  # macOS: its own name
     strange = {name for name in imported if not re.fullmatch(SYSTEM_LIBRARIES[platform.system], name)}
     assert not strange, f"{file.name} imports {strange}"
     underscore = "_" if platform.system == "Darwin" else ""
