@@ -27,7 +27,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,52 @@ TARGETS = {
     "armv7l": {"armv7"}, "armv8l": {"armv7"},
 }  # fmt: skip
 """The kernel targets of each architecture, by the value of platform.machine(). Every architecture also has `scalar`."""
+
+
+COMPILER = (
+    "gemm compiles its C engine, and {lacks}: install a C compiler and Python's headers (Debian, Ubuntu: apt-get "
+    "install gcc libc6-dev python3-dev; Fedora: dnf install gcc python3-devel; Alpine: apk add gcc musl-dev "
+    'python3-dev; macOS: xcode-select --install; Windows: Visual Studio\'s Build Tools with "C++ Clang tools"; '
+    "Termux: pkg install clang), or name the compiler in $CC."
+)
+
+
+def require_compiler(*headers: str) -> None:
+    """Exit with one sentence that says what to install, unless a compiler translates a file that includes `headers`.
+
+    On Windows setuptools looks for the compiler.
+    """
+    if platform.system() == "Windows":
+        return
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if not shutil.which(command[0]):
+        sys.exit(COMPILER.format(lacks=f"there is no compiler {command[0]}"))
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work, "headers.c")
+        source.write_text("".join(f"#include <{header}>\n" for header in headers), encoding="utf-8")
+        words = [*command, *shlex.split(os.environ.get("CFLAGS", "")), f"-I{sysconfig.get_path('include')}"]
+        done = subprocess.run([*words, "-c", source, "-o", f"{source}.o"], capture_output=True, text=True)
+    if done.returncode:
+        wrong = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+        sys.exit(COMPILER.format(lacks=f"{command[0]} fails ({wrong})"))
+
+
+def compile_all(sources: Sequence[str], compile_one: Callable[[str], Any]) -> list[Any]:
+    """Compile the sources on all CPUs that this process may use, the longest first, and print each that is done."""
+    able = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    longest = "bgemm", "hgemm", "cgemm", "zgemm"  # these take 4 to 10 s each; started last, one would run alone
+    ordered = sorted(sources, key=lambda source: not Path(source).name.startswith(longest))
+    with ThreadPoolExecutor(able) as pool:
+        results = {}
+        running = {pool.submit(compile_one, source): source for source in ordered}
+        try:
+            for done in as_completed(running):
+                results[running[done]] = done.result()
+                print(f"[{len(results)}/{len(sources)}] {running[done]}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [results[source] for source in sources]
 
 
 def run_pypa_build() -> None:
@@ -117,11 +164,14 @@ BLAS = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 """The types of libgemm, and their letters in BLAS."""
 
 
-def make_library(prefix: Path, *, package: bool = False) -> None:
-    """Compile libgemm: prefix/lib/libgemm.so and, unless `package` is set, libgemm.a and include/gemm_cblas.h.
+def make_library(prefix: Path, made: Mapping[str, str] | None = None) -> None:
+    """Compile libgemm: prefix/lib/libgemm.so and, unless `made` is given, libgemm.a and include/gemm_cblas.h.
 
-    The tools are $CC and $AR; the defaults are the compiler and archiver that built Python. $CFLAGS and $LDFLAGS follow
-    the flags of this file.
+    Also write the files by which pkg-config and CMake find them.
+
+    `made` has the object files that the build of the package's extension has left, by source. The tools are $CC and
+    $AR; the defaults are the compiler and archiver that built Python. $CFLAGS and $LDFLAGS follow the flags of this
+    file.
     """
 
     def call(tool: str, default: str, *words: str | Path) -> None:
@@ -136,22 +186,32 @@ def make_library(prefix: Path, *, package: bool = False) -> None:
         for row in sorted(kernels, key=lambda row: -row.gflops)
     ]
     own = (path.relative_to(ROOT) for part in ("driver", "cblas") for path in (ROOT / "csrc" / part).glob("*.c"))
-    engine = sorted({*own, *(Path(row.source) for row in kernels)})
+    engine = sorted({path.as_posix() for path in own} | {row.source for row in kernels})
     library, headers = prefix.resolve() / "lib", prefix.resolve() / "include"
     library.mkdir(parents=True, exist_ok=True)
     more, link = (shlex.split(os.environ.get(name, "")) for name in ("CFLAGS", "LDFLAGS"))
-    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with tempfile.TemporaryDirectory() as work:
         (Path(work) / "rows.h").write_text("".join(table), encoding="utf-8")
         flags = ["-std=gnu11", "-fPIC", *FLAGS, f"-I{work}", "-Icsrc", "-Igemm/include", *more]
-        objects = [Path(work) / f"{source.parent.name}_{source.stem}.o" for source in engine]
 
-        def compile_one(source: Path, to: Path) -> None:
+        def compile_one(source: str) -> str:
+            to = str(Path(work, source.replace("/", "_")).with_suffix(".o"))
             call("CC", "cc", *flags, "-c", source, "-o", to)
+            return to
 
-        list(pool.map(compile_one, engine, objects))
+        rest = [source for source in engine if source not in (made or {})]
+        objects = [*compile_all(rest, compile_one), *(made[source] for source in engine if made and source in made)]
         named = ["-Wl,-install_name,@rpath/libgemm.so"] if platform.system() == "Darwin" else ["-Wl,-soname,libgemm.so"]
         call("CC", "cc", "-shared", "-pthread", *named, *objects, "-o", library / "libgemm.so", *link, "-lm")
-        if package:  # the package already contains the header
+        version = re.search(r'^VERSION = "(.*)"', (ROOT / "gemm/core/__init__.py").read_text("utf-8"), re.M)
+        for name, folder in (
+            ("gemm.pc", "pkgconfig"),
+            *((f"gemm-config{x}.cmake", "cmake/gemm") for x in ("", "-version")),
+        ):
+            text = (ROOT / "csrc/cblas/package" / name).read_text("utf-8").replace("@VERSION@", version[1])
+            (library / folder).mkdir(parents=True, exist_ok=True)
+            (library / folder / name).write_text(text, "utf-8")
+        if made is not None:  # the package already contains the header
             return
         (library / "libgemm.a").unlink(missing_ok=True)
         call("AR", "ar", "rcs", library / "libgemm.a", *objects)
@@ -167,10 +227,11 @@ def extensions() -> list[Any]:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return []
     folder = ROOT / "csrc/python"
+    hidden = [] if platform.system() == "Windows" else ["-g0", "-fvisibility=hidden"]
     sources, headers = (sorted(path.relative_to(ROOT).as_posix() for path in folder.glob(f"*.{x}")) for x in "ch")
     return [
         Extension("gemm._memo", sources, include_dirs=[get_include()], depends=["csrc/gemm.h", *headers],
-                  py_limited_api=True),
+                  extra_compile_args=hidden, py_limited_api=True),
     ]  # fmt: skip
 
 
@@ -184,17 +245,20 @@ def build_command() -> type[Any]:
                 if not self.compiler.initialized:  # it is already initialized when cross-compiling
                     self.compiler.initialize()
                 self.compiler.cc = "clang-cl"
+                if not shutil.which("clang-cl", path=getattr(self.compiler, "_paths", None)):
+                    sys.exit(COMPILER.format(lacks="there is no compiler clang-cl"))
             compile_files = self.compiler.compile
 
             def compile_each(sources: list[str], *args: Any, **options: Any) -> list[str]:
-                with ThreadPoolExecutor(os.cpu_count()) as pool:
-                    objects = list(pool.map(lambda source: compile_files([source], *args, **options), sources))
-                return [name for names in objects for name in names]
+                objects = compile_all(sources, lambda source: compile_files([source], *args, **options)[0])
+                self.made.update(zip(sources, map(os.path.abspath, objects), strict=True))
+                return objects
 
             self.compiler.compile = compile_each
             super().build_extensions()
 
         def run(self) -> None:
+            self.made: dict[str, str] = {}
             super().run()
             if platform.system() == "Windows":  # its compilers do not accept GCC's options
                 return
@@ -203,7 +267,7 @@ def build_command() -> type[Any]:
             made_of = (path for pattern in ("*.py", "csrc/**/*.[ch]", "gemm/include/*.h", "gemm/catalog/*.py")
                        for path in ROOT.glob(pattern))  # fmt: skip
             if not library.exists() or max(map(os.path.getmtime, made_of)) > library.stat().st_mtime:
-                make_library(package, package=True)
+                make_library(package, self.made)
 
     return ParallelBuild
 
@@ -213,6 +277,7 @@ def compile_in_place() -> None:
     from setuptools import Distribution
 
     os.chdir(ROOT)
+    require_compiler("stdio.h", "Python.h")
     engine = make_builder().distutils_extension(tmpdir="build/cffi", verbose=False)
     engine.py_limited_api = not sysconfig.get_config_var("Py_GIL_DISABLED")
     settings = {"name": "gemm", "ext_modules": [engine, *extensions()], "cmdclass": {"build_ext": build_command()}}
@@ -225,6 +290,7 @@ def compile_in_place() -> None:
 if getattr(globals().get("__spec__"), "name", "") == "build" and __name__ == "__main__":
     run_pypa_build()
 elif __name__ == "__main__" and sys.argv[1:2] == ["--library"] and len(sys.argv) == 3:
+    require_compiler("stdio.h")
     make_library(Path(sys.argv[2]))
 elif __name__ == "__main__" and len(sys.argv) == 1:
     compile_in_place()

@@ -2,6 +2,7 @@
 
 import runpy
 import shutil
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class BuildWithKernels(build_py):
 # Free-threaded Python has no stable ABI, and setuptools refuses to build a wheel that claims one.
 stable = {} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"bdist_wheel": {"py_limited_api": "cp310"}}
 build = runpy.run_path("build.py")
+if {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}.intersection(sys.argv):
+    build["require_compiler"]("stdio.h", "Python.h")  # before setuptools copies files, and prints a line for each
 setup(
     cffi_modules=["build.py:ffibuilder"],
     ext_modules=build["extensions"](),

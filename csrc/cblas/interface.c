@@ -166,15 +166,38 @@ static void batch(const char *routine, const groups *all) {
      .alpha = scalar(TYPE, ALPHA, 0),                                           \
      .beta = scalar(TYPE, BETA, 0)}
 
-/* s, S: the letter of the type in BLAS. SCALAR: the type of alpha and beta in cblas_?gemm. AT: the operator that makes
- * an address of a SCALAR; empty if SCALAR is a pointer. T: the type to which pointers to matrices point. */
+/* One product, in C and in Fortran. INT: the type of the sizes. S: the letter of the type in BLAS. SCALAR: the type of
+ * alpha and beta in cblas_?gemm. AT: the operator that makes an address of a SCALAR; empty if SCALAR is a pointer.
+ * T: the type to which pointers to matrices point. */
+#define CBLAS_ROUTINE(NAME, INT, S, SCALAR, AT, T)                                                                    \
+    EXPORT void NAME(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, INT m, INT n, INT k,        \
+                     SCALAR alpha, const T *a, INT lda, const T *b, INT ldb, SCALAR beta, T *c, INT ldc);             \
+                                                                                                                      \
+    void NAME(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, INT m, INT n, INT k, SCALAR alpha, \
+              const T *a, INT lda, const T *b, INT ldb, SCALAR beta, T *c, INT ldc) {                                 \
+        const blas_call x = CALL(BLAS_##S, layout, transa, transb, m, n, k, AT alpha, lda, ldb, AT beta, ldc);        \
+        single(#NAME, &x, a, b, c);                                                                                   \
+    }
+
+#define FORTRAN_ROUTINE(NAME, INT, S, T)                                                                               \
+    EXPORT void NAME(const char *transa, const char *transb, const INT *m, const INT *n, const INT *k, const T *alpha, \
+                     const T *a, const INT *lda, const T *b, const INT *ldb, const T *beta, T *c, const INT *ldc);     \
+                                                                                                                       \
+    void NAME(const char *transa, const char *transb, const INT *m, const INT *n, const INT *k, const T *alpha,        \
+              const T *a, const INT *lda, const T *b, const INT *ldb, const T *beta, T *c, const INT *ldc) {           \
+        const blas_call x = CALL(BLAS_##S, CblasColMajor, trans_of(transa), trans_of(transb), *m, *n, *k, alpha, *lda, \
+                                 *ldb, beta, *ldc);                                                                    \
+        fortran(#S "GEMM ", &x, a, b, c);                                                                              \
+    }
+
+/* All routines of a type; s is its letter, too. Sizes of 64 bits have the names of Netlib and MKL (_64), and of
+ * OpenBLAS (64_). Both call Fortran's routine ?gemm_64_. */
 #define ROUTINES(s, S, SCALAR, AT, T)                                                                                  \
-    EXPORT void cblas_##s##gemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int m, int n,     \
-                                int k, SCALAR alpha, const T *a, int lda, const T *b, int ldb, SCALAR beta, T *c,      \
-                                int ldc) {                                                                             \
-        const blas_call x = CALL(BLAS_##S, layout, transa, transb, m, n, k, AT alpha, lda, ldb, AT beta, ldc);         \
-        single("cblas_" #s "gemm", &x, a, b, c);                                                                       \
-    }                                                                                                                  \
+    CBLAS_ROUTINE(cblas_##s##gemm, int, S, SCALAR, AT, T)                                                              \
+    CBLAS_ROUTINE(cblas_##s##gemm_64, int64_t, S, SCALAR, AT, T)                                                       \
+    CBLAS_ROUTINE(cblas_##s##gemm64_, int64_t, S, SCALAR, AT, T)                                                       \
+    FORTRAN_ROUTINE(s##gemm_, int, S, T)                                                                               \
+    FORTRAN_ROUTINE(s##gemm_64_, int64_t, S, T)                                                                        \
                                                                                                                        \
     EXPORT void cblas_##s##gemm_batch_strided(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb,     \
                                               int m, int n, int k, SCALAR alpha, const T *a, int lda, int stridea,     \
@@ -192,17 +215,6 @@ static void batch(const char *routine, const groups *all) {
         const groups all = {BLAS_##S, (int)layout, transa, transb, m, n,   k,           alpha,     a,                  \
                             lda,      b,           ldb,    beta,   c, ldc, group_count, group_size};                   \
         batch("cblas_" #s "gemm_batch", &all);                                                                         \
-    }                                                                                                                  \
-                                                                                                                       \
-    EXPORT void s##gemm_(const char *transa, const char *transb, const int *m, const int *n, const int *k,             \
-                         const T *alpha, const T *a, const int *lda, const T *b, const int *ldb, const T *beta, T *c,  \
-                         const int *ldc);                                                                              \
-                                                                                                                       \
-    void s##gemm_(const char *transa, const char *transb, const int *m, const int *n, const int *k, const T *alpha,    \
-                  const T *a, const int *lda, const T *b, const int *ldb, const T *beta, T *c, const int *ldc) {       \
-        const blas_call x = CALL(BLAS_##S, CblasColMajor, trans_of(transa), trans_of(transb), *m, *n, *k, alpha, *lda, \
-                                 *ldb, beta, *ldc);                                                                    \
-        fortran(#S "GEMM ", &x, a, b, c);                                                                              \
     }
 
 ROUTINES(s, S, float, &, float)

@@ -115,8 +115,8 @@ int blas_wrong_number(const blas_call *x) {
     if (x->m < 0) return 4;
     if (x->n < 0) return 5;
     if (x->k < 0) return 6;
-    const int line_a = by_rows(x, x->transa) ? x->k : x->m, line_b = by_rows(x, x->transb) ? x->n : x->k;
-    const int line_c = x->layout == CblasRowMajor ? x->n : x->m;
+    const int64_t line_a = by_rows(x, x->transa) ? x->k : x->m, line_b = by_rows(x, x->transb) ? x->n : x->k;
+    const int64_t line_c = x->layout == CblasRowMajor ? x->n : x->m;
     if (x->lda < 1 || x->lda < line_a) return 9;
     if (x->ldb < 1 || x->ldb < line_b) return 11;
     if (x->ldc < 1 || x->ldc < line_c) return 14;

@@ -9,7 +9,8 @@ typedef enum blas_type { BLAS_S, BLAS_D, BLAS_C, BLAS_Z, BLAS_TYPES } blas_type;
 /* The arguments of cblas_?gemm, except the matrices. */
 typedef struct blas_call {
     blas_type type;
-    int layout, transa, transb, m, n, k, lda, ldb, ldc;
+    int layout, transa, transb;
+    int64_t m, n, k, lda, ldb, ldc;
     gemm_scalar alpha, beta;
 } blas_call;
 

@@ -3,7 +3,7 @@
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #include <cpuid.h>
-#elif defined(_MSC_VER)
+#elif defined(_MSC_VER) && defined(_M_X64)
 #include <immintrin.h>
 #include <intrin.h>
 #endif
@@ -15,6 +15,8 @@
 #include <sys/auxv.h>
 #elif defined(__APPLE__) && defined(__aarch64__)
 #include <sys/sysctl.h>
+#elif defined(_WIN32) && defined(__aarch64__)
+#include <windows.h>
 #endif
 
 const char *const gemm_feature_names[] = {"avx2",     "fma",        "avx512f",    "neon",    "f16c",    "avx512dq",
@@ -118,6 +120,11 @@ static uint32_t find(void) {
     return GEMM_NEON | GEMM_FP16 * says("hw.optional.arm.FEAT_FP16") |
            GEMM_DOTPROD * says("hw.optional.arm.FEAT_DotProd") | GEMM_I8MM * says("hw.optional.arm.FEAT_I8MM") |
            GEMM_BF16 * says("hw.optional.arm.FEAT_BF16");
+#elif defined(_WIN32)
+    /* PF_ARM_V82_FP16, _V82_DP, _V82_I8MM and _V86_BF16_INSTRUCTIONS_AVAILABLE of winnt.h, as numbers because older
+     * headers do not name them. A version of Windows that does not know a number reports the feature as absent. */
+    return GEMM_NEON | GEMM_FP16 * !!IsProcessorFeaturePresent(67) | GEMM_DOTPROD * !!IsProcessorFeaturePresent(43) |
+           GEMM_I8MM * !!IsProcessorFeaturePresent(66) | GEMM_BF16 * !!IsProcessorFeaturePresent(68);
 #else
     return GEMM_NEON;
 #endif

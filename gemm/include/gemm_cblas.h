@@ -3,8 +3,9 @@
  *     C = alpha * op(A) * op(B) + beta * C        op(A) is m x k, op(B) k x n, C m x n
  *
  * The names, arguments and binary interface are those of CBLAS, of MKL's batches, and of Fortran's BLAS (sgemm_, ...),
- * with 32-bit integers. Sizes count in elements; offsets within a matrix may exceed 2^31. Alpha and beta of cblas_cgemm
- * and cblas_zgemm are pointers to one complex number, as CBLAS has it.
+ * with 32-bit integers; cblas_?gemm_64 and ?gemm_64_ have 64-bit integers. Sizes count in elements; offsets within a
+ * matrix may exceed 2^31. Alpha and beta of cblas_cgemm and cblas_zgemm are pointers to one complex number, as CBLAS
+ * has it.
  *
  * With beta = 0 C is never read, with alpha = 0 or k = 0 neither A nor B; NaN and infinity in what is read come through.
  * Real products have the same bits in row-major and column-major order, with any number of threads and alone or in a
@@ -13,6 +14,8 @@
  */
 #ifndef GEMM_CBLAS_H
 #define GEMM_CBLAS_H
+
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,6 +40,20 @@ void cblas_cgemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE tr
                  const void *alpha, const void *a, int lda, const void *b, int ldb, const void *beta, void *c, int ldc);
 void cblas_zgemm(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int m, int n, int k,
                  const void *alpha, const void *a, int lda, const void *b, int ldb, const void *beta, void *c, int ldc);
+
+/* The same with sizes of 64 bits. The library also has OpenBLAS's names, cblas_sgemm64_ ... */
+void cblas_sgemm_64(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int64_t m, int64_t n,
+                    int64_t k, float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
+                    float *c, int64_t ldc);
+void cblas_dgemm_64(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int64_t m, int64_t n,
+                    int64_t k, double alpha, const double *a, int64_t lda, const double *b, int64_t ldb, double beta,
+                    double *c, int64_t ldc);
+void cblas_cgemm_64(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int64_t m, int64_t n,
+                    int64_t k, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+                    const void *beta, void *c, int64_t ldc);
+void cblas_zgemm_64(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, int64_t m, int64_t n,
+                    int64_t k, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
+                    const void *beta, void *c, int64_t ldc);
 
 /* Groups of products: group g has group_size[g] products that share transa[g], transb[g], m[g], ... ldc[g]; a, b and c
  * list the matrices of all groups one after another. No c overlaps anything else. Every group is checked before the

@@ -403,6 +403,7 @@ def test_few_threads_have_large_blocks_and_many_have_enough():
     assert (n // spread.m) * (n // spread.n) >= chunks.BLOCKS * 16
 
 
+@pytest.mark.filterwarnings("ignore:Increasing number of chunks")
 def test_own_chunks_stay_where_they_suit():
     big = da.zeros((4000, 4000), chunks=(1000, 2000), dtype="float32")
     right = da.zeros((4000, 4000), chunks=(2000, 500), dtype="float32")

@@ -622,6 +622,7 @@ def test_a_raw_buffer_needs_a_shape():
         gemm.gemm(buffer, np.ones((4, 4), np.float32))
 
 
+@pytest.mark.filterwarnings("ignore:Array has different queue from backing SVM memory")
 @pytest.mark.parametrize("kernel", [NAIVE, PADDED, IMAGE])
 def test_shared_virtual_memory(kernel):
     import pyopencl as cl

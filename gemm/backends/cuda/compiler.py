@@ -32,6 +32,7 @@ OLD = 75
 """The oldest compute capability that NVRTC 13 supports."""
 
 _VERSION = re.compile(r"(?:\.so\.|nvrtc64_)(\d+)")
+_MINOR = re.compile(r"builtins(?:\.so\.|64_)(\d\d)\.?(\d+)")
 
 
 class Compiler:
@@ -40,6 +41,7 @@ class Compiler:
     Attributes:
         path: the library's file.
         major: the major CUDA version, or 0 if the file's name does not contain it.
+        minor: the minor CUDA version, from the name of the library of builtins next to it; 0 if there is none.
         identity: name, size and modification time of the file. They identify the library before it is loaded.
     """
 
@@ -49,6 +51,8 @@ class Compiler:
         found = _VERSION.search(real.name)
         number = int(found[1]) if found else 0
         self.major = number // 10 if number >= 100 else number  # 130 in nvrtc64_130_0.dll (Windows) is 13.0
+        names = (_MINOR.search(file.name) for file in real.parent.glob("*nvrtc-builtins*"))
+        self.minor = max((int(each[2]) for each in names if each and int(each[1]) == self.major), default=0)
         status = real.stat()
         self.identity = f"{real.name} {status.st_size} {status.st_mtime_ns}"
 
@@ -129,6 +133,20 @@ class Compiler:
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
+    def refused(self, cause: KernelFailed, driver: int) -> KernelFailed:
+        """Return the error for an image that a driver of this CUDA version (13000 is 13.0) does not load.
+
+        A cubin loads on every driver of NVRTC's major version, but PTX only on drivers that are not older than NVRTC.
+        """
+        newest = driver // 1000, driver % 1000 // 10
+        if cause.memory or cause.lost or self.version <= newest:
+            return cause
+        package = "nvidia-cuda-nvrtc" + f"-cu{newest[0]}" * (newest[0] < 13)
+        return KernelFailed(
+            f"{cause}: the driver is made for CUDA {newest[0]}.{newest[1]}, NVRTC for {self.version[0]}."
+            f'{self.version[1]}; update the driver, or pip install "{package}=={newest[0]}.{newest[1]}.*"'
+        )
+
     def _fill(self, name: str, program: ctypes.c_void_p) -> bytes:
         size = ctypes.c_size_t()
         self._call(f"{name}Size", program, ctypes.byref(size))
@@ -169,20 +187,22 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
 
     Args:
         capability: the GPU's compute capability, such as 90.
-        driver: the driver's major CUDA version; 0 means any.
+        driver: the driver's CUDA version, such as 13000 for 13.0; 0 means any.
 
     Raises KernelFailed if there is no such NVRTC.
     """
-    # A driver loads code from an NVRTC of the driver's own CUDA version or of an older one.
-    fit = [c for c in compilers() if (not driver or c.major <= driver) and (capability >= OLD or c.major < 13)]
+    # A driver loads cubins of every NVRTC of the driver's own major CUDA version, or of an older one. Of two NVRTCs of
+    # one major version, one that is not newer than the driver also offers PTX that the driver loads.
+    newest, minor = driver // 1000, driver % 1000 // 10
+    fit = [c for c in compilers() if (not driver or c.major <= newest) and (capability >= OLD or c.major < 13)]
     if not fit:
-        wanted = driver if capability >= OLD else 12
+        wanted = newest if capability >= OLD else 12
         package = "nvidia-cuda-nvrtc" + f"-cu{wanted}" * (0 < wanted < 13)
         versions = ", ".join(str(c.major) for c in compilers())
         found = f"only NVRTC of CUDA {versions}" if versions else "no NVRTC"
-        fits = f" for a driver of CUDA {driver}" * bool(driver) + f" and sm_{capability}" * (capability < OLD)
+        fits = f" for a driver of CUDA {newest}" * bool(driver) + f" and sm_{capability}" * (capability < OLD)
         raise KernelFailed(f'{found} was found{fits}: pip install "{package}"')
-    return fit[0]
+    return min(fit, key=lambda c: (-c.major, c.major == newest and c.minor > minor))
 
 
 def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:

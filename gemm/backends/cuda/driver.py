@@ -301,7 +301,7 @@ class Gpu:
     @property
     def compiler(self) -> Compiler:
         """The NVRTC that compiles for this device. Raises KernelFailed if there is none."""
-        return compiler(self.capability, cuda().cuDriverGetVersion() // 1000)
+        return compiler(self.capability, int(cuda().cuDriverGetVersion()))
 
     def function(self, kernel: Kernel, form: Form) -> Function:
         """Return `kernel`, compiled in the variant `form` and loaded.
@@ -326,7 +326,10 @@ class Gpu:
             if error.memory or error.lost:
                 raise
         # The driver rejects the image, which may be from the disk cache: compile the kernel again.
-        return self._function(kernel, image(kernel, self.capability, form, self.compiler, anew=True))
+        try:
+            return self._function(kernel, image(kernel, self.capability, form, self.compiler, anew=True))
+        except KernelFailed as error:
+            raise self.compiler.refused(error, int(cuda().cuDriverGetVersion())) from error
 
     def _function(self, kernel: Kernel, built: bytes) -> Function:
         driver = cuda()

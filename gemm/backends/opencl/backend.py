@@ -45,13 +45,18 @@ _REMEDY = (
     "pkg install ocl-icd, then export LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib, where the phone's driver lies"
 )
 
+_NO_PYOPENCL = (
+    "pip install pyopencl. Where PyPI has no wheel of it, such as for Windows on Arm, this compiles it: "
+    "docs/install.md says what that needs"
+)
+
 
 def discover() -> list[Any]:
     """Return every OpenCL device: GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
     try:
         import pyopencl as cl
     except (ImportError, OSError) as error:  # OSError: a library of pyopencl does not load
-        raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", "pip install pyopencl") from None
+        raise BackendUnavailable("opencl", f"pyopencl cannot be imported: {error}", _NO_PYOPENCL) from None
     found, left_out = list[Any](), list[str]()
     try:
         for platform in cl.get_platforms():

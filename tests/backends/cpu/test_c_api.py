@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import helpers
+import numpy as np
 import pytest
 from helpers import ROOT, python
 
@@ -81,6 +82,64 @@ def test_document_s_program_prints_what_the_document_says(cc, prefix, tmp_path):
         assert run(tmp_path / "program").stdout == printed
 
 
+@pytest.mark.parametrize("name", ["cblas_dgemm", "cblas_dgemm_64", "cblas_dgemm64_", "dgemm_", "dgemm_64_"])
+def test_sizes_of_32_and_of_64_bits(name):
+    """Netlib's and MKL's names of routines with 64-bit sizes, and OpenBLAS's. Upper halves of sizes are read."""
+    library, rng = ctypes.CDLL(gemm.get_library()), np.random.default_rng(0)
+    integer = ctypes.c_int64 if "64" in name else ctypes.c_int32
+    a, b, c = rng.standard_normal((5, 3)), rng.standard_normal((3, 7)), np.zeros((5, 7))
+
+    def call(m):
+        sizes, addresses = (
+            list(map(integer, (m, 7, 3, 3, 7, 7))),
+            [x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, c)],
+        )
+        m, n, k, lda, ldb, ldc = sizes
+        one, zero = ctypes.c_double(1), ctypes.c_double(0)
+        if name.startswith("cblas"):
+            x, y, z = addresses
+            return getattr(library, name)(101, 111, 111, m, n, k, one, x, lda, y, ldb, zero, z, ldc)
+        y, x, z = addresses[1], addresses[0], addresses[2]  # column-major: the transposes' product
+        given = (b"N", b"N", *map(ctypes.byref, (n, m, k, one)), y, ctypes.byref(ldb), x, ctypes.byref(lda),
+                 ctypes.byref(zero), z, ctypes.byref(ldc))  # fmt: skip
+        return getattr(library, name)(*given)
+
+    call(5)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-14)
+    if integer is ctypes.c_int64:  # negative in 64 bits, 5 in 32: reported, nothing is computed
+        c[:] = 7
+        call(5 - (1 << 40))
+        assert (c == 7).all()
+
+
+@pytest.mark.slow
+def test_pkg_config_finds_it(cc, prefix, tmp_path):
+    if not (program := shutil.which("pkg-config")):
+        pytest.skip("no pkg-config")
+    for folder in (prefix / "lib", Path(gemm.get_library()).parent):
+        found = run(program, "--cflags", "--libs", "gemm", PKG_CONFIG_PATH=str(folder / "pkgconfig")).stdout.split()
+        run(cc, PROGRAMS / "errors.c", *found, "-o", tmp_path / "errors")
+        assert "Parameter 1 to routine cblas_sgemm" in run(tmp_path / "errors").stderr
+
+
+@pytest.mark.slow
+def test_cmake_finds_it(prefix, tmp_path):
+    if not (program := shutil.which("cmake")):
+        pytest.skip("no cmake")
+    (tmp_path / "CMakeLists.txt").write_text(f"""cmake_minimum_required(VERSION 3.16)
+project(errors C)
+find_package(gemm {gemm.__version__} REQUIRED)
+foreach(form gemm static)
+  add_executable(${{form}} {PROGRAMS / "errors.c"})
+  target_link_libraries(${{form}} gemm::${{form}})
+endforeach()
+""")
+    run(program, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(program, "--build", tmp_path / "build")
+    for form in ("gemm", "static"):
+        assert "Parameter 1 to routine cblas_sgemm" in run(tmp_path / "build" / form).stderr
+
+
 def test_header_is_c_plus_plus_too(tmp_path):
     if not (compiler := shutil.which("c++")):
         pytest.skip("no C++ compiler")
@@ -136,3 +195,40 @@ def test_a_missing_parameter_of_a_kernel_is_named(cc, tmp_path, header, given, m
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode
     assert set(missing.split()) <= set(re.findall(rf"{header} needs (\w+)", done.stderr)), done.stderr
+
+
+DEBIAN = "/usr/bin/python3"
+"""The interpreter whose NumPy and SciPy, from Debian, call a BLAS that is a library of its own."""
+PRELOADED = {
+    "numpy": ([DEBIAN, "-c", """
+import numpy as np
+a, b = np.random.default_rng(0).standard_normal((2, 70, 70))
+for t in "fdFD":
+    assert np.allclose(a.astype(t) @ b.astype(t), np.einsum("ij,jk", a, b), rtol=1e-3, atol=1e-3)
+"""], [f"cblas_{letter}gemm" for letter in "sdcz"]),
+    "scipy": ([DEBIAN, "-c", """
+import numpy as np, scipy.linalg.blas as blas
+a, b = np.random.default_rng(0).standard_normal((2, 70, 70))
+for letter in "sdcz":
+    assert np.allclose(getattr(blas, f"{letter}gemm")(1, a, b), np.einsum("ij,jk", a, b), rtol=1e-3, atol=1e-3)
+"""], [f"{letter}gemm_" for letter in "sdcz"]),
+    "R": (["Rscript", "-e", """
+a <- matrix(rnorm(4900), 70); b <- matrix(rnorm(4900), 70); c <- a %*% b
+stopifnot(abs(c[3, 5] - sum(a[3, ] * b[, 5])) < 1e-10)
+"""], ["dgemm_"]),
+}  # fmt: skip
+"""{program: its command, and the functions of libgemm that it must call}. docs/c-api.md has the recipe."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD belongs to Linux")
+@pytest.mark.parametrize("program", PRELOADED)
+def test_preloaded_it_computes_other_programs_products(program):
+    command, functions = PRELOADED[program]
+    has = [DEBIAN, "-c", f"import {program}"] if program != "R" else [*command[:2], "1"]
+    if not shutil.which(has[0]) or subprocess.run(has, capture_output=True, check=False).returncode:
+        pytest.skip(f"{program} of Debian is not installed")
+    library = gemm.get_library()
+    told = run(*command, LD_PRELOAD=library, LD_DEBUG="bindings", LD_BIND_NOW="").stderr
+    bound = set(re.findall(rf"binding file .* to {re.escape(library)} \[0\]: normal symbol `(\w+)'", told))
+    assert bound >= set(functions), f"{program} calls only {sorted(bound)}"

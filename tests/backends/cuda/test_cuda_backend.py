@@ -6,6 +6,7 @@ handed. This file tests compilation and its cache, devices, streams, faults, rep
 
 import ctypes
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -106,12 +107,43 @@ def test_compiler_fits_chip_and_driver(tmp_path, monkeypatch):
     new, old = Nvrtc("libnvrtc.so.13", tmp_path), Nvrtc("libnvrtc.so.12", tmp_path)
     choose = compiler.compiler.__wrapped__
     monkeypatch.setattr(compiler, "compilers", lambda: (new, old))
-    assert (choose(90, 13), choose(90, 12), choose(53, 13), choose()) == (new, old, old, new)
+    assert (choose(90, 13000), choose(90, 12090), choose(53, 13000), choose()) == (new, old, old, new)
     monkeypatch.setattr(compiler, "compilers", lambda: (new,))
     with pytest.raises(KernelFailed, match=r"only NVRTC of CUDA 13 .* sm_53: pip install \"nvidia-cuda-nvrtc-cu12\""):
-        choose(53, 13)
+        choose(53, 13000)
     with pytest.raises(KernelFailed, match=r"driver of CUDA 12: pip install \"nvidia-cuda-nvrtc-cu12\""):
-        choose(90, 12)
+        choose(90, 12080)
+
+
+def test_an_nvrtc_that_is_not_newer_than_the_driver_is_preferred(tmp_path, monkeypatch):
+    made = []
+    for version, name in (
+        ("13.5", "libnvrtc-builtins.so.13.5"),
+        ("13.0", "nvrtc-builtins64_130.dll"),
+        ("12.9", "none"),
+    ):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / name).touch()
+        made.append(Nvrtc(f"libnvrtc.so.{version[:2]}", tmp_path / version))
+    newer, older, oldest = made
+    assert [(c.major, c.minor) for c in made] == [(13, 5), (13, 0), (12, 0)]
+    monkeypatch.setattr(compiler, "compilers", lambda: (newer, older, oldest))
+    choose = compiler.compiler.__wrapped__
+    assert (choose(90, 13000), choose(90, 13050), choose(90, 13060), choose()) == (older, newer, newer, newer)
+    monkeypatch.setattr(compiler, "compilers", lambda: (newer, oldest))
+    assert choose(90, 13000) is newer  # its cubins load on every driver of CUDA 13
+
+
+def test_a_refused_image_names_the_remedy(tmp_path, monkeypatch):
+    made = Nvrtc("libnvrtc.so.13", tmp_path)
+    cause = KernelFailed("cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
+    assert made.refused(cause, 13000) is cause  # NVRTC is not newer than the driver: the cause is another one
+    monkeypatch.setattr(Nvrtc, "version", (13, 5))
+    remedy = r'driver is made for CUDA 13\.0, NVRTC for 13\.5; update .*pip install "nvidia-cuda-nvrtc==13\.0\.\*"'
+    assert re.search(f"UNSUPPORTED_PTX_VERSION: the {remedy}", str(made.refused(cause, 13000)))
+    assert '"nvidia-cuda-nvrtc-cu12==12.4.*"' in str(made.refused(cause, 12040))
+    lost = KernelFailed("cuModuleLoadData: the GPU is lost", lost=True)
+    assert made.refused(lost, 13000) is lost
 
 
 def test_options_carry_the_row():
