@@ -128,7 +128,7 @@ class Types(NamedTuple):
 
     Attributes:
         kind: the dtype of the result.
-        inputs: the types of a and b as a Problem has them.
+        inputs: the value of Problem.inputs.
         alpha, beta: the scalars, rounded to `kind`.
     """
 
@@ -276,8 +276,8 @@ def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Oper
     m, n, k, batch = shapes[:4]
     kinds = tuple(map(operands.named, types.inputs, types.inputs)) or (types.kind, types.kind)
     if k == 0 or types.alpha == 0:
-        # The product has no terms: the kernel computes out = fma(beta, c, t) with t = alpha·0, and reads neither A nor
-        # B. alpha = -1 makes t = -0, so that out is exactly beta·c, including the sign of zeros.
+        # The product has no terms: the kernel computes out = fma(beta, c, t) with t = alpha·0, and reads neither a nor
+        # b. alpha = -1 makes t = -0, so that out is exactly beta·c, including the sign of zeros.
         alpha = types.kind.type(-1 if types.beta != 0 and types.kind.kind not in "biu" else 1)
         left, right = (*batch, m, 0), (*batch, 0, n)
         if isinstance(x, DeviceView) and isinstance(y, DeviceView):
@@ -414,8 +414,9 @@ def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
 
 
 def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
-    """`operand` as a stack of matrices, transposed as `trans` says; and whether it is a vector, which gets an axis at
-    `axis`.
+    """`operand` as a stack of matrices, transposed as `trans` says; and True if `operand` is a vector.
+
+    A vector gets a new axis of length 1 at `axis` and is not transposed.
     """
     flip, conjugate = transposes(name, trans) if trans is not False else (False, False)
     if operand.ndim == 0:

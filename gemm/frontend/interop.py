@@ -137,8 +137,8 @@ def wrap_output(array: Any) -> Operand:
     if isinstance(operand, DeviceView):
         readonly = operand.readonly
     else:
-        # Shared memory shows that the operand is a view of the caller's array, not a copy. Empty views share no memory.
-        # For an empty operand, any object with a shape is therefore accepted as an array.
+        # `array` is wrapped twice. If the two operands overlap, they are views of the caller's array, not copies. Empty
+        # operands never overlap; any object with a shape is therefore accepted if the operand is empty.
         shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
         if operand is not array and not shared:
             raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
@@ -151,10 +151,10 @@ def wrap_output(array: Any) -> Operand:
 
 
 def like(result: Operand, *operands: Any) -> Any:
-    """`result` as an array of the library of the operands: of the first operand that is not a NumPy array.
+    """`result` as an array of the operands' library: the library of the first operand that is not a NumPy array.
 
-    For a DeviceView this is an array of the library that owns the memory. For a host array it is an array that shares
-    the memory.
+    A DeviceView becomes an array of the library that owns its memory. A host array becomes an array that shares its
+    memory.
     """
     example = operands[0]
     for x in reversed(operands):
