@@ -23,7 +23,7 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
     """The row <op>gemm_<form> of kernels/opencl/<source>.cl.
 
-    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS have sums in half and offer only medium
+    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS sum in half (float16) and offer only medium
     precision.
     """
     half = bool(rest.get("HALF_SUMS"))
@@ -135,7 +135,7 @@ def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: in
 def _skinny(op: str, tm: int) -> Kernel:
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{_size(op)} * BK * TM <= local_memory"),
-                    swap="m > n and a == 'T'",  # few columns, and a^T has contiguous rows
+                    swap="m > n and a == 'T'",  # few columns, and a has unit stride along m
                     auto_kinds=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 

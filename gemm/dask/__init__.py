@@ -233,7 +233,7 @@ def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Opt
 
 
 def _labelled(array: Any, name: str, trans: Any) -> Operand:
-    """An operand with the labels of its axes. If it is passed transposed, its last two labels are exchanged."""
+    """An operand with the labels of its axes. If `trans` transposes it, its last two labels are exchanged."""
     if array.ndim == 1:
         return Operand(array, (DEPTH,))
     flip, _ = transposes(name, trans)

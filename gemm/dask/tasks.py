@@ -79,7 +79,8 @@ def go_on(
         sums = gemm.gemm(a[:, :k], b[:k], reproducible=True)
         go_on(sums, a[:, k:], b[k:])        # the bits of gemm.gemm(a, b, reproducible=True)
 
-    This runs on the CPU: in every product, the CPU engine adds each further block of k to sums that it has stored.
+    The CPU computes this, because its engine can continue from stored sums: in every product, the engine splits k into
+    blocks and adds each further block to the sums that it has stored.
 
     Args:
         sums: the accumulated products of all earlier k, a C-contiguous array of float32 or float64.

@@ -176,7 +176,7 @@ class Array(np.ndarray):
 
     _options: Options
     _namespace: ModuleType
-    """The module gemm.numpy_api.namespace. It imports this module, so gemm/__init__.py sets this attribute."""
+    """The module gemm.numpy_api.namespace, which imports this module. gemm/__init__.py therefore sets the attribute."""
 
     def __array_finalize__(self, obj: Any) -> None:
         self._options = getattr(obj, "_options", _NONE)
