@@ -84,7 +84,7 @@ SM_75, SM_80, SM_90A = ("sm_75",), ("sm_80",), ("sm_90a",)
 
 
 def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
-    """A row of a source that serves several types: <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu."""
+    """The row <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu, a source that serves several types."""
     return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True,
                 lazy_verify=True, **rest)  # fmt: skip
 
@@ -142,7 +142,7 @@ def _ffma(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stages
     Args:
         shape: BM, BN and BK.
         sums: TM and TN; a thread computes TM x TN sums.
-        groups: number of groups of threads that share the steps of a stage.
+        groups: number of groups of threads; each group computes some of the steps of a stage.
     """
     (bm, bn, bk), (tm, tn) = shape, sums
     size = 8 if op == "d" else 4
@@ -178,7 +178,7 @@ FFMA: tuple[Kernel, ...] = (
 
 
 def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_ffma_tma for one layout of a (`lies` is its a_lies)."""
+    """A row of gemm_cuda_ffma_tma for one layout of a. `lies` is the row's a_lies."""
     return _cuda(
         "s", f"ffma_tma_{form}", "ffma_tma", "register tiles fed by TMA, persistent, last tiles shared",
         needs=SM_90A, gflops=gflops, startup=5.0, BM=128, BN=128, BK=32, TM=8, TN=8, STAGES=4, THREADS=384,
@@ -376,7 +376,7 @@ SMALL: tuple[Kernel, ...] = (
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_outer, which holds `depth` elements along k in shared memory."""
+    """A row of gemm_cuda_outer, which loads `depth` steps of k at a time into shared memory."""
     return _cuda(
         op, f"outer_{bm}x{bn}", "outer", "small k: limited by storing the result", startup=2.6,
         BM=bm, BN=bn, BK=4, TM=4, TN=bn // 32, DEPTH=depth, THREADS=256, RESIDENT=resident,

@@ -178,7 +178,10 @@ class Kernel:
         return -(-k // (parts * grain)) * grain
 
     def illegal(self, names: Mapping[str, int]) -> str | None:
-        """A message with the first rule of `legal` that is false for `names` (problem and device limits), or None."""
+        """The first rule of `legal` that is false, as a message; None if all rules are true.
+
+        names: the values of the sizes m, n, k and batch, and the device's limits.
+        """
         scope = {**names, **self.params}
         for rule in self.legal:
             if not _value(rule, scope):

@@ -175,7 +175,7 @@ def _grid(kernel: Kernel, units: int) -> _Grid:
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
-    """Seconds of `count` groups with k split into `cut` parts, with startup; assumes that nothing waits for memory.
+    """Seconds of `count` groups, startup included, with k split into `cut` parts; assumes that none waits for memory.
 
     Groups run in rounds; a round is as many groups as can run at once. If a multiprocessor holds fewer blocks than it
     could, the blocks hide less of each other's latency, and the multiprocessor computes more slowly. If it holds
@@ -196,8 +196,8 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     startup = kernel.startup * (steps if waits else 1)
     if persistent:
         startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
-    # A persistent block loads the next tile's operands early. With split-K it cannot: the join still uses that memory.
+    # A persistent block loads the next tile's operands early. With split-K it cannot: the join uses the same memory.
     hidden = (persistent or most > 1) and cut == 1
     startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
     time += startup * 1e-6
-    return time + started * join if cut > 1 else time  # nothing is multiplied while a block joins
+    return time + started * join if cut > 1 else time  # a block multiplies nothing while it joins

@@ -37,7 +37,7 @@ false. bias does not overlap out.
 
 
 class Converting:
-    """A launch that first converts a and b from narrower types to its `dtype`.
+    """A launch that first converts a and b from narrower types to `wide`.
 
     Attributes:
         native: `launch.native`, for gemm.frontend.plan_cache; None if `launch` has no such attribute.

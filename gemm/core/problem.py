@@ -237,7 +237,7 @@ class Problem:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes of all operands: (a, b and c together, out)."""
+        """(Bytes of a, b and c together, bytes of out)."""
         a, b, c, out = self.sizes
         return a + b + c, out
 

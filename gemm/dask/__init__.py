@@ -136,7 +136,7 @@ def _fuses(x: Operand, y: Operand, summed: tuple[str, ...], kind: np.dtype[Any])
 def _product(
     arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Options, contraction: str, chunks: Any
 ) -> Any:
-    """The dask array of `gemm`. `arrays` are the operands a, b, c and bias that are given."""
+    """The result of `gemm`, a dask array. `arrays` has the operands that the caller passed: a, b, maybe c and bias."""
     asked = _checked(arrays, scales, options)
     candidates.check_names(options.backend, options.kernel)
     kind = operands.named(asked.problem.dtype, "the result")

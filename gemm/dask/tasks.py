@@ -1,7 +1,7 @@
 """The graphs of products, and the tasks that run on workers.
 
-A graph is blockwise over labelled axes, then a sum over the blocks along the contracted axes. The tasks are products of
-blocks, their sums, and the epilogue. A worker chooses its backend.
+A graph has two steps: a dask blockwise operation over labelled axes, and a sum over the blocks along the contracted
+axes. The tasks are products of blocks, sums of these products, and the epilogue. Each worker chooses its own backend.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def contract(
     operands: Sequence[Operand], kept: tuple[str, ...], summed: tuple[str, ...], dtype: np.dtype[Any], name: str,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """A dask array with the labels `kept`: `product` of all blocks, then a sum over the blocks along `summed`."""
+    """A dask array with the labels `kept`: `product` of all pairs of blocks, summed over the blocks along `summed`."""
     cut = tuple(label for label in summed if any(operand.blocks(label) > 1 for operand in operands))
     count = math.prod(max(operand.blocks(label) for operand in operands) for label in (*kept, *cut))
     left = summed if cut else ()

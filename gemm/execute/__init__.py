@@ -36,7 +36,7 @@ def choose(
 
 @lru_cache(maxsize=4096)
 def launcher(plan: Plan) -> Launch:
-    """The native launch of `plan`. The launch is cached, so it is compiled or loaded only once.
+    """The launch of `plan`. It is cached, so its kernel is compiled or loaded only once.
 
     If the kernel does not take the operands' types, the launch converts the operands first.
     """

@@ -2,8 +2,8 @@
 
 backend="hybrid" uses the CPU and the fastest other device; backend="cuda:all" uses all GPUs. If the operands are in
 host memory, each device gets a rectangle of the result, or some matrices of a stack. The sizes of the parts are chosen
-so that all devices finish at the same predicted time. k is never split: a single device computes all bits of an
-element. If the operands are on a device, that device computes the whole product.
+so that all devices finish at the same predicted time. k is never split: one device computes an
+element completely and determines its bits. If the operands are on a device, that device computes the whole product.
 
 The launch of a Split runs all parts at the same time, each by the same path as an ordinary product.
 """
@@ -36,8 +36,8 @@ GAIN = 0.95
 START = 2e-4
 """Seconds to start another thread and a second launch, measured on two cores of an AMD EPYC."""
 ROUNDS = 3
-"""Number of times that the parts are sized. Each round predicts the times of its parts. The next round sizes its parts
-by the rates that follow from these times."""
+"""Number of rounds in which the sizes of the parts are chosen. Each round predicts the times of its parts; the next
+round chooses the sizes by the rates that follow from these times."""
 GRAIN, FINEST = 64, 16
 """Parts start at multiples of GRAIN rows or columns. On an axis shorter than GRAIN·FINEST, GRAIN is replaced by the
 largest power of two that is at most the axis's length / FINEST."""
@@ -336,7 +336,7 @@ def at_once(sides: Sequence[Side]) -> None:
 
 
 def _error(sides: Sequence[Side]) -> BaseException | None:
-    """The first exception of a side that no other device can repair, or None."""
+    """The first exception of a side that is not one of REPAIRABLE, or None."""
     failures = (side.failure for side in sides)
     return next((each for each in failures if each is not None and not isinstance(each, REPAIRABLE)), None)
 

@@ -99,7 +99,7 @@ def matmul(
 
 
 class GemmPlan:
-    """A product with checked arguments and a chosen kernel. Call it with operands like those that `gemm.plan` got.
+    """A product with checked arguments and a chosen kernel. Call the plan with operands like those of `gemm.plan`.
 
     Attributes:
         kernel, device: the names of the kernel and the device, joined by " + " if several devices share the product.

@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 def read_any(array: Any, name: str) -> Operand:
-    """A DeviceView of an array in a device's memory, or a NumPy array. The NumPy array shares host memory where
+    """`array` as a DeviceView if it is in a device's memory; else as a NumPy array, which is a view of `array` where
     possible.
     """
     view = _on_device(array, name)

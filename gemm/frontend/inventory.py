@@ -248,7 +248,7 @@ def facts() -> dict[str, Any]:
 def sections() -> Iterator[str]:
     """The text of `gemm info` and `show_config`, in pieces.
 
-    `gemm info` prints each piece immediately: if a driver then aborts the process, the earlier pieces are visible.
+    `gemm info` prints each piece immediately. If a driver aborts the process, the earlier pieces are already visible.
     """
     built = versions()
     here = machine()

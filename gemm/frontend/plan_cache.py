@@ -168,7 +168,7 @@ class DevicePlans(threading.local):
             return known.replay(a, b, c, out, *scales, bias)
         except KernelFailed as error:
             if not error.spoilt:
-                return None  # the product is computed again as an unknown product, which handles the same error
+                return None  # the caller then takes the path of unknown products, which handles the same error
             with delivering("a repeated product"):
                 raise
 

@@ -128,7 +128,7 @@ def inner(options: Options, a: Any, b: Any, /) -> Any:
 def vdot(options: Options, a: Any, b: Any, /) -> Any:
     if not _ours(a, b):
         return NotImplemented
-    plan_cache.settle()  # ravel may copy an operand, so pending products must be written to it first
+    plan_cache.settle()  # ravel may copy an operand that a pending product has yet to write
     return gemm(np.ravel(a), np.ravel(b), trans_a="C", **options)
 
 
