@@ -29,7 +29,8 @@ class Kernel:
         inputs: types of a and b if they differ from `dtype`.
         needs: features that a Device must have.
         params: fixed parameters (tile sizes, blocking), visible to `legal`. Uppercase ones are -D options of kernels
-            that are compiled at run time; the #ifndef defaults in the file have the same values.
+            that are compiled at run time. Each has an #ifndef default in the file; the defaults are the values of one
+            of the file's rows.
         space: the values that a tuner may try for a parameter, {name: values}; the row's own value is the default.
         derived: parameters computed from others, {name: expression}, such as a_rows from BM; their values
             are added to `params`.

@@ -93,7 +93,7 @@ class Batch:
     def _compute(self, how: Callable[[Any], Any]) -> Any:
         """Compute all pending products by calling how(gemm._memo.Batch), and return the result of this call."""
         with self._lock:
-            before = plan_cache.exchange(None)  # calls during the computation are not collected
+            before = plan_cache.exchange(None)  # products during the computation are not collected
             self._failed = {}
             try:
                 found = how(self._pending)

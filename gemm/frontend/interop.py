@@ -21,8 +21,8 @@ class Kind(NamedTuple):
 
     Attributes:
         library, name: the module and the name of the class. gemm looks the class up only if the module is loaded.
-        read: function(array, name for errors) that returns an operand.
-        maker: function() that returns the module that computes products of such arrays. `gemm.gemm` calls the module's
+        read: read(array, name) returns the array as an operand; `name` is for errors.
+        maker: maker() returns the module that computes products of such arrays. `gemm.gemm` calls the module's
             `product`, and `gemm.tensordot` calls the module's `tensordot` if it has this function. None: gemm itself
             multiplies the operand that `read` returns.
         only_b: True: `maker` applies only if b is such an array.
