@@ -486,6 +486,6 @@ def _copy_on_device(source: Any, target: Operand) -> None:
     rows = [row for row in rows if not candidates.unavailable(row, device)]
     row = ([row for row in rows if not row.inputs] or rows)[-1]
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
-    inputs = row.inputs  # the kernel reads no elements of a and b
+    inputs = row.inputs  # any types will do: the kernel reads no elements of a and b
     problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
     execute.run(problem, "auto", row.name, (a, b, source, target, -1.0, 1.0, None))
