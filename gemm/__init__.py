@@ -7,8 +7,7 @@
            [2., 2.],
            [2., 2.]], dtype=float32)
 
-Importing the package starts no thread and searches for no device. `gemm.gemm` is the call; `python -m gemm info`
-describes the machine.
+Importing the package starts no thread and searches for no device. `python -m gemm info` describes the machine.
 """
 
 from gemm.core import VERSION

@@ -35,9 +35,9 @@ The fields of a result:
 
 The CSV file contains the results without their samples.
 
-gemm.bench.verdicts defines a threshold. Its `size` is null if the device never overtakes the CPU. Its `below` is the
-next smaller size that was measured. `verdicts` and `ratios` have one entry for each of `sizes`: the verdict, and the
-time of the cpu backend divided by the time of the contestant.
+A threshold is the smallest size from which a device stays faster than the CPU: see gemm.bench.verdicts. Its `size` is
+null if there is no such size. Its `below` is the next smaller size that was measured. `verdicts` and `ratios` have one
+entry for each of `sizes`: the verdict, and the time of the cpu backend divided by the time of the contestant.
 """
 
 from gemm.bench.comparison import SCHEMA, Comparison, compare

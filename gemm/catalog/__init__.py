@@ -54,10 +54,10 @@ SPREADING = ("cuda",)
 """Backends that can compute one product on several of their devices, as backend="cuda:all" requests."""
 
 PLAIN = "batch == 1 and alpha == '1' and beta == '0' and out == 'N' and 'S' not in a + b and not fused and not limited"
-"""The rule (Kernel.suits) for the products for which NumPy's BLAS is a candidate: one BLAS call computes the product.
+"""The rule (Kernel.suits) of the rows for NumPy's BLAS. It is true for products that a single BLAS call computes.
 
-If gemm's threads are limited, NumPy's BLAS is no candidate, because it has threads of its own. Only float32 and float64
-have such rows: complex products of OpenBLAS have NaN where the contract requires infinities.
+If gemm's threads are limited, the rule is false, because NumPy's BLAS has threads of its own. Only float32 and float64
+have rows for NumPy's BLAS: complex products of OpenBLAS have NaN where the contract requires infinities.
 """
 KERNELS: tuple[Kernel, ...] = (
     *CPU,

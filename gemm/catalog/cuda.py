@@ -20,10 +20,11 @@ Lowercase parameters are for the host only; their default is 0:
                 compute these tiles together, each on a part of k; not with reproducible=True
     ptxas       optimization level of ptxas; default 3
     waits       1: the kernel has no pipeline, so each step along k takes one `startup`
-    alone       1: a block uses so many registers that it has a multiprocessor for itself; successive launches then
-                overlap. k is nevertheless split as if a multiprocessor held two blocks: this was measured to be fastest
-    gathers     1: the kernel copies the elements of an operand one by one if the operand is contiguous along k.
-                `gflops` was measured with an operand a of this layout, and therefore includes the copies of a
+    alone       1: a block uses so many registers that it has a multiprocessor for itself; a launch may then start
+                before the previous one has ended. k is nevertheless split as if a multiprocessor held two blocks: this
+                was measured to be fastest
+    gathers     1: the kernel copies an operand that is contiguous along k to shared memory one element at a time.
+                `gflops` was measured with such an operand a; the time of these copies is therefore included
     streams     1: the kernel reads an operand, or stores the result, once from end to end at the speed of memory
                 (gpu_model.py)
     parts       the most parts of k per tile (split-K). On sm_90 and newer, the blocks of the parts are a cluster
@@ -83,7 +84,7 @@ SM_75, SM_80, SM_90A = ("sm_75",), ("sm_80",), ("sm_90a",)
 
 
 def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
-    """A row of a source that serves several types: <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu."""
+    """The row <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu, a source that serves several types."""
     return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True,
                 lazy_verify=True, **rest)  # fmt: skip
 
@@ -141,7 +142,7 @@ def _ffma(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stages
     Args:
         shape: BM, BN and BK.
         sums: TM and TN; a thread computes TM x TN sums.
-        groups: number of groups of threads that share the steps of a stage.
+        groups: number of groups of threads; each group computes some of the steps of a stage.
     """
     (bm, bn, bk), (tm, tn) = shape, sums
     size = 8 if op == "d" else 4
@@ -177,7 +178,7 @@ FFMA: tuple[Kernel, ...] = (
 
 
 def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_ffma_tma for one layout of a (`lies` is its a_lies)."""
+    """A row of gemm_cuda_ffma_tma for one layout of a. `lies` is the row's a_lies."""
     return _cuda(
         "s", f"ffma_tma_{form}", "ffma_tma", "register tiles fed by TMA, persistent, last tiles shared",
         needs=SM_90A, gflops=gflops, startup=5.0, BM=128, BN=128, BK=32, TM=8, TN=8, STAGES=4, THREADS=384,
@@ -201,7 +202,7 @@ _FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for
 def _wgmma(op: str, bm: int, bn: int, blocks: Blocks, *, pairs: bool = False, **rest: Any) -> Kernel:
     """A row of gemm_cuda_wgmma. fp8 is first converted to float16.
 
-    pairs: adds "_pairs" to the name, to tell the row from one with the same tile and without multicast.
+    pairs: adds "_pairs" to the name, because another row has the same tile, without multicast.
     """
     widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
     about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(widen)
@@ -269,7 +270,7 @@ def _kmajor(op: str, bm: int, bn: int, blocks: Blocks, *, scattered: float = 0.6
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
     bk = 32 if tf32 else 128
-    # `turns`: operand a may also be contiguous along m. This takes boxes of a that are 128 bytes wide, and enough
+    # `turns`: operand a may also be contiguous along m. This requires boxes of a that are 128 bytes wide, and enough
     # registers for the fragments of a.
     turns = bm < 256 and bm % bk == 0
     return _cuda(
@@ -308,7 +309,7 @@ KMAJOR: tuple[Kernel, ...] = (
     *(_kmajor(op, 128, 64, Blocks(6), gflops=870000, startup=4.0) for op in _FP8),
     *(_kmajor(op, 64, 64, Blocks(6, resident=2, boxes=1), gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
 )
-"""TF32, int8 and fp8 on tensor cores. Their instructions for these types need both operands contiguous along k."""
+"""TF32, int8 and fp8 on tensor cores, whose instructions for these types need both operands contiguous along k."""
 
 
 def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
@@ -375,7 +376,7 @@ SMALL: tuple[Kernel, ...] = (
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_outer, which holds `depth` elements along k in shared memory."""
+    """A row of gemm_cuda_outer, which loads `depth` steps of k at a time into shared memory."""
     return _cuda(
         op, f"outer_{bm}x{bn}", "outer", "small k: limited by storing the result", startup=2.6,
         BM=bm, BN=bn, BK=4, TM=4, TN=bn // 32, DEPTH=depth, THREADS=256, RESIDENT=resident,

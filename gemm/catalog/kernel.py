@@ -24,12 +24,13 @@ class Kernel:
         dtype: type of the result, and of the operands unless `inputs` is set; "*" for all types of NumPy. Rows of a
             signed integer also serve the unsigned integer of the same width: modulo a power of two both have the same
             bits.
-        source: the kernel's file. The file's stem is the entry point: `name`, or `name` with the type letter replaced
-            by "gemm" if one parametrised file serves several types.
+        source: the kernel's file. The file's stem is the name of the function in OpenCL and CUDA files: see `entry`.
+            One file may serve several rows with different parameters or types.
         inputs: types of a and b if they differ from `dtype`.
         needs: features that a Device must have.
         params: fixed parameters (tile sizes, blocking), visible to `legal`. Uppercase ones are -D options of kernels
-            that are compiled at run time; the #ifndef defaults of the file agree with them.
+            that are compiled at run time. Each has an #ifndef default in the file; the defaults are the values of one
+            of the file's rows.
         space: the values that a tuner may try for a parameter, {name: values}; the row's own value is the default.
         derived: parameters computed from others, {name: expression}, such as a_rows from BM; their values
             are added to `params`.
@@ -143,7 +144,7 @@ class Kernel:
 
     @property
     def entry(self) -> str:
-        """The C or device function to call: the stem of the source file (CPU rows: the name)."""
+        """The name of the device function: the stem of the source file. (For CPU rows, the C function is `name`.)"""
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
     def swaps(self, m: int, n: int, layout: str) -> bool:
@@ -161,8 +162,8 @@ class Kernel:
 
         The share is less than k if units would otherwise be idle because of few groups, or few groups in the last wave.
         Several groups then share a tile of the result (split-K), and a second launch adds their partial sums. The
-        parameter `split` is the time of the second launch, in steps along k of every unit. Rows without `split` never
-        split k.
+        parameter `split` is the time of the second launch; its unit is the time that a work-group takes for one element
+        along k. Rows without `split` never split k.
         """
         worth = self.params.get("split", 0)
         most = min(BUSY * units // groups, k // 64) if worth else 1
@@ -178,7 +179,10 @@ class Kernel:
         return -(-k // (parts * grain)) * grain
 
     def illegal(self, names: Mapping[str, int]) -> str | None:
-        """A message with the first rule of `legal` that is false for `names` (problem and device limits), or None."""
+        """The first rule of `legal` that is false, as a message; None if all rules are true.
+
+        names: the values of the sizes m, n, k and batch, and the device's limits.
+        """
         scope = {**names, **self.params}
         for rule in self.legal:
             if not _value(rule, scope):

@@ -1,4 +1,4 @@
-"""The time that the blocks of a GPU take for a product, and the number of parts into which they split k.
+"""The time that a GPU's thread blocks take for a product, and the number of parts into which they split k.
 
 Dispatch and launches use the same arithmetic. The times are in seconds on an H200, because the rows' `gflops` and
 `startup` are those of an H200; gemm.select.cost scales the times to other GPUs.
@@ -22,14 +22,14 @@ _CLUSTERS = (
     (132, 66, 39, 30, 22, 17, 15, 15), (264, 132, 79, 62, 47, 39, 32, 30),
     (396, 198, 124, 92, 69, 62, 47, 45), (528, 264, 163, 124, 94, 79, 69, 62),
 )  # fmt: skip
-"""Clusters of 1 to 8 blocks that an H200 runs at once, with 1, 2, 3 or 4 blocks per multiprocessor.
+"""How many clusters an H200 runs at once: _CLUSTERS[blocks per multiprocessor - 1][blocks of a cluster - 1].
 
 The numbers are those of cuOccupancyMaxActiveClusters on one H200.
 """
 
 # Measured on an H200, 2026-11-22 and 23.
 _JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
-_NEXT = 0.5  # microseconds, per block that a multiprocessor holds, between a block's tile and its next tile
+_NEXT = 0.5  # microseconds from a block's tile to its next tile, for each block that a multiprocessor holds
 _BESIDE = 0.4  # each persistent block of a multiprocessor except the first adds this fraction of the startup
 _EXCHANGE = 1.5e11  # bytes per second that a block receives from the other blocks of its cluster
 
@@ -45,7 +45,7 @@ def resident(kernel: Kernel) -> int:
 
 
 def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
-    """Number of groups for `batch` results of m by n with an unsplit k.
+    """Number of groups for `batch` results of m by n if k is not split.
 
     A group consists of the MULTICAST blocks that share operands (a cluster); without MULTICAST, it is one block.
     """
@@ -175,7 +175,7 @@ def _grid(kernel: Kernel, units: int) -> _Grid:
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
-    """Seconds of `count` groups with k split into `cut` parts, with startup; assumes that nothing waits for memory.
+    """Seconds of `count` groups, startup included, with k split into `cut` parts; assumes that none waits for memory.
 
     Groups run in rounds; a round is as many groups as can run at once. If a multiprocessor holds fewer blocks than it
     could, the blocks hide less of each other's latency, and the multiprocessor computes more slowly. If it holds
@@ -196,8 +196,8 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     startup = kernel.startup * (steps if waits else 1)
     if persistent:
         startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
-    # A persistent block loads the next tile's operands early, except with split-K: the join uses that memory first.
+    # A persistent block loads the next tile's operands early. With split-K it cannot: the join uses the same memory.
     hidden = (persistent or most > 1) and cut == 1
     startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
     time += startup * 1e-6
-    return time + started * join if cut > 1 else time  # nothing is multiplied while a block joins
+    return time + started * join if cut > 1 else time  # a block multiplies nothing while it joins

@@ -23,7 +23,7 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
     """The row <op>gemm_<form> of kernels/opencl/<source>.cl.
 
-    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS have sums in half and offer only medium
+    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS sum in half (float16) and offer only medium
     precision.
     """
     half = bool(rest.get("HALF_SUMS"))
@@ -71,7 +71,7 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
     Args:
         tile: rows and columns of a work-item, and the sub-groups of a work-group.
         sg: work-items of a sub-group.
-        half: sums are in half.
+        half: 1: sum in half (float16). 0: sum in float.
     """
     tm, tn, gh = tile
     kv = {8: 4, 16: 4, 32: 2}[tm] if sg == 8 else 1 + half  # limited by the registers that the sums leave free
@@ -79,7 +79,8 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
     return _opencl(op, f"intel_L3_SIMD_{form}", "intel/gemm_intel_L3_SIMD",
                    f"A shared in sub-groups of {sg} by shuffles, {tm}x{tn} outputs a work-item"
                    + ", synchronized" * barrier + ", sums in half: twice as fast" * half, _shuffles(sg),
-                   # Gen8 GPUs convert halves before they compute with them, and do not report this.
+                   # Gen8 GPUs convert halves before they compute with them, and do not report this. Rows with sums in
+                   # half are therefore used only if the user names them.
                    auto_kinds=() if half else ("gpu",),
                    excluded_features=("subgroup_size_8",) if sg > 8 else (),
                    space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
@@ -135,7 +136,7 @@ def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: in
 def _skinny(op: str, tm: int) -> Kernel:
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{_size(op)} * BK * TM <= local_memory"),
-                    swap="m > n and a == 'T'",  # few columns, and a^T has contiguous rows
+                    swap="m > n and a == 'T'",  # few columns, and a has unit stride along m
                     auto_kinds=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 

@@ -3,4 +3,4 @@ Imports only the catalog.
 """
 
 VERSION = "0.1.0"
-"""The version of the package. It is here so that no module has to import the public API for it."""
+"""The version of the package, stored here so that modules can read it without an import of the public API."""

@@ -22,22 +22,22 @@ Launch = Callable[..., None]
 """launch(a, b, c, out, alpha, beta) computes out = alpha·a·b + beta·c. c may be None; alpha and beta are numbers.
 
 a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n). c is None exactly when beta = 0. All operands have the
-kernel's dtype and any strides, also negative and zero strides (out never has a zero stride over an axis longer than 1).
+kernel's dtype and any strides, negative and zero included (out never has a zero stride over an axis longer than 1).
 m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c either does not overlap out, or has exactly
 the same elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the
 launch enqueues the work in order on the operands' queue. A launch raises KernelFailed, or MemoryError if the host has
 too little memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler)
 are not failures of the kernel and reach the caller.
 
-With `problem.fused`, the launch is launch(a, b, c, out, alpha, beta, bias); only rows that fuse (Kernel.fuses) get such
-problems. Such a launch also adds the bias and applies problem.activation: activation(alpha·a·b + beta·c + bias), with
-each step rounded as gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if
-problem.bias is false. bias does not overlap out.
+If `problem.fused` is true, the call is launch(a, b, c, out, alpha, beta, bias); only kernels with Kernel.fuses get such
+problems. The launch then computes activation(alpha·a·b + beta·c + bias), with problem.activation, and rounds each step
+as gemm.core.epilogue documents. bias has the result's type and shape (1, n) or (m, 1); it is None if problem.bias is
+false. bias does not overlap out.
 """
 
 
 class Converting:
-    """A launch that first converts a and b from narrower types to its `dtype`.
+    """A launch that first converts a and b from narrower types to `wide`.
 
     Attributes:
         native: `launch.native`, for gemm.frontend.plan_cache; None if `launch` has no such attribute.
@@ -125,7 +125,7 @@ class Backend(ABC):
 
     name: ClassVar[str]
     left_out: Mapping[str, str] = MappingProxyType({})
-    """{device key: reason} of devices that exist but cannot be used."""
+    """{key of a device that exists but cannot be used: the reason}."""
 
     @abstractmethod
     def devices(self) -> tuple[Device, ...]:
@@ -183,7 +183,7 @@ class Backend(ABC):
         raise TypeError(f"{self.name} does not conjugate; pass a conjugated array, transposed")
 
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
-        """A new host array in memory that `device` uses in place; None without such memory. See `gemm.empty`."""
+        """A new host array in memory that `device` uses in place; None if there is no such memory. See `gemm.empty`."""
         return None
 
     def wraps(self, device: Device) -> int:
@@ -201,7 +201,7 @@ class Backend(ABC):
         raise TypeError(f"{self.name} has no device memory")
 
     def to_host(self, view: DeviceView) -> np.ndarray:
-        """A copy of `view` on the host, made after all work that was enqueued before this call."""
+        """A copy of `view` on the host, made after all previously enqueued work has finished."""
         raise TypeError(f"{self.name} has no device memory")
 
     def copies(self, device: Device, nbytes: int) -> list[Callable[[], object]]:

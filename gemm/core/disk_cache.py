@@ -2,8 +2,8 @@
 
 The cache never loads a file that another user could have written. The cache folder is therefore private: mode 0700,
 owned by this user, and not a link. All folders above it belong to this user or root, and nobody else may replace
-entries in them. Cache entries are plain files with a checksum and the package version, and they are replaced
-atomically: a torn, foreign or outdated entry is treated as absent.
+entries in them. Cache entries are plain files, and they are replaced atomically. Each entry has a checksum of its data
+and the package version; an entry with a wrong checksum (torn, foreign or of another version) is treated as absent.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def headers(source: str) -> dict[str, str]:
 
 
 def compiled(source: str) -> list[str]:
-    """The texts on which a product by a kernel of this file depends.
+    """The texts of all sources on which the products of the kernels in the file `source` depend.
 
-    The texts are the file itself, its headers, and all sources of its tree that belong to no catalog row, because
-    launches of any row may use these sources, too.
+    The sources are the file itself, its headers, and all files of its tree that belong to no catalog row, because
+    launches of any row may use these files, too.
     """
     rows = {row.source for row in KERNELS}
     tree = next((tree for tree in TREES if source.startswith(f"{tree}/")), None)
@@ -95,7 +95,7 @@ def _files(tree: str) -> dict[str, os.stat_result]:
 def state() -> str:
     """A fingerprint of the sources that are compiled at run time.
 
-    It covers their paths, sizes and modification times; to read their contents would take longer.
+    It covers their paths, sizes and modification times; reading their contents would take longer.
     """
     found = [(path, status.st_size, status.st_mtime_ns) for tree in TREES for path, status in _files(tree).items()]
     return digest(repr(found).encode()).hex()[:32]
@@ -218,7 +218,7 @@ def damaged() -> list[Path]:
 
 
 def store(name: str, data: bytes) -> None:
-    """Write the cache entry `name` atomically. Does nothing without a usable folder."""
+    """Write the cache entry `name` atomically. Does nothing if there is no usable cache folder."""
     folder = cache_dir()
     if folder is None:
         return
@@ -254,7 +254,10 @@ def entries(prefix: str) -> list[str]:
 
 
 def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Replace the cache entry `name` by change(its data or None). A lock file excludes concurrent updates."""
+    """Replace the data of the cache entry `name` by change(data). A lock file excludes concurrent updates.
+
+    change: gets the present data, or None if there is no valid entry.
+    """
     folder = cache_dir()
     if folder is None:
         return

@@ -23,7 +23,7 @@ from gemm.core.errors import BackendUnavailable
 REMEDY = "Install the package and run outside of its checkout, or build it in place: pip install -e ."
 
 limiting: list[Callable[[], None]] = []
-"""Functions that `set_num_threads` calls after `limited` has changed."""
+"""Functions that `set_num_threads` calls after the result of `limited` has changed."""
 _limit_set = False
 
 _left = threading.local()
@@ -107,7 +107,9 @@ def set_num_threads(count: int | None) -> None:
 
 
 def limited() -> bool:
-    """Whether the user sets a number of threads other than all cores. Other libraries do not know this limit."""
+    """Whether the user has limited the threads: with `set_num_threads`, to a number other than the number of cores, or
+    with GEMM_NUM_THREADS. Other libraries do not know this limit.
+    """
     return _limit_set or bool(os.environ.get("GEMM_NUM_THREADS"))
 
 
@@ -130,7 +132,7 @@ def leaving(count: int) -> Iterator[None]:
 def start() -> None:
     """Load the engine if possible, tell it the granted number of threads, and register it with threadpoolctl.
 
-    The package calls this when it is imported, because threadpoolctl only limits libraries that are already loaded.
+    `import gemm` calls this function, because threadpoolctl only limits libraries that are already loaded.
     """
     with suppress(BackendUnavailable, ValueError):  # the first product that needs the engine reports these errors
         engine().lib.gemm_grant_threads(threads.granted())

@@ -16,7 +16,7 @@ from gemm.core.backend import Launch
 from gemm.core.problem import NARROW, Problem
 
 _BLOCK = 1 << 13
-"""Number of elements to which an activation is applied at a time. Its intermediate results then stay in the cache."""
+"""Number of elements to which an activation is applied at a time, so that intermediate results stay in the cache."""
 
 
 class Finishing:

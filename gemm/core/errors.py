@@ -13,11 +13,14 @@ PAGES = {
     "engine": "doctor.md#engine", "permissions": "doctor.md#permissions", "drivers": "doctor.md#drivers",
     "android": "devices.md#android-snapdragon-mali-in-termux", "cpus": "devices.md#cpus-through-opencl",
 }  # fmt: skip
-"""{topic, e.g. a backend: the page and section of the documentation about it}."""
+"""{topic, e.g. a backend: page#section of the documentation on this topic}."""
 
 
 def link(about: str) -> str:
-    """A link to the documentation about a key of PAGES: a URL, or a path in docs/. Other topics: about devices."""
+    """A link to the documentation on the topic `about`: a URL, or a path in docs/.
+
+    For a topic that is not in PAGES, the link leads to the section on devices.
+    """
     return f"{_documentation()}/{PAGES.get(about, PAGES['opencl'])}"
 
 
@@ -84,15 +87,15 @@ class KernelFailed(RuntimeError):
 
     @classmethod
     def of(cls, error: KernelFailed | MemoryError) -> KernelFailed:
-        """Converts the exceptions that a launch may raise to this class."""
+        """`error`, which a launch has raised, as an exception of this class."""
         return error if isinstance(error, KernelFailed) else cls(str(error) or "out of host memory", memory=True)
 
 
 @contextmanager
 def delivering(name: str) -> Iterator[None]:
-    """Converts a KernelFailed into the exception that `gemm` raises, where no other kernel can compute the product.
+    """Convert a KernelFailed that leaves the block into the exception that `gemm` raises.
 
-    `name` is the kernel or device, for the message.
+    Use it where no other kernel can compute the product. `name` is the kernel or device, for the message.
     """
     try:
         yield

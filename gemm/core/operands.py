@@ -21,8 +21,8 @@ Cut = dict[int, Range]
 
 
 def extra(name: str, why: str) -> np.dtype[Any]:
-    """NumPy's type for `name`, which is in EXTRA. Without ml_dtypes, raises a TypeError whose message begins with
-    `why`.
+    """NumPy's type for `name`, which is in EXTRA. Raises a TypeError if ml_dtypes is not installed; its message begins
+    with `why`.
     """
     try:
         found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))

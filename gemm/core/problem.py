@@ -44,7 +44,7 @@ Part = tuple[tuple[str, int, int], ...]
 """A part of a product: (axis, start, stop) for each split axis. The axis is a field of Problem: "m", "n" or "batch"."""
 
 CALL = 2e-6
-"""Seconds of a call that only enters native code."""
+"""Seconds that a call takes to enter native code, without the work there."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class Problem:
             bytes, "4096" or "64". Else "". The tuple is () if all entries are "".
         bias: whether a bias is added.
         activation: one of ACTIVATIONS, applied last.
-        apart: a pointer batch: each product of the batch has its own addresses in device memory, and the kernel gets a
-            table of them.
+        apart: True for a pointer batch: each product of the batch has its own addresses in device memory, and the
+            kernel gets a table of these addresses.
     """
 
     dtype: str
@@ -237,7 +237,7 @@ class Problem:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes of all operands: (a, b and c together, out)."""
+        """(Bytes of a, b and c together, bytes of out)."""
         a, b, c, out = self.sizes
         return a + b + c, out
 
@@ -306,9 +306,9 @@ class Rates:
         flops: additions and multiplications per second in a large product.
         upload, download: bytes per second from host to device for large operands, and from device to host for large
             results; 0 if nothing is transferred.
-        staged: additional seconds of a small product whose operands have another layout than the kernel needs and are
-            packed first.
-        wrapped: the alignment in bytes from which host memory is used in place; 0: host memory is always copied.
+        staged: additional seconds of a small product whose operands are packed first, because they do not have the
+            layout that the kernel needs.
+        wrapped: host memory with at least this alignment, in bytes, is used in place; 0: host memory is always copied.
         start: seconds that transfers add to a product whatever their size.
         overlaps: transfers overlap with a product whose operands and result have together at least this many bytes; 0:
             they never overlap.

@@ -16,7 +16,7 @@ from typing import Any
 from gemm.core.errors import link
 
 MOST = 2**31 - 1
-"""The largest int32. As the field `threads` of a gemm_plan, it leaves only the engine's own limit."""
+"""The largest int32. If a gemm_plan has this value in its field `threads`, only the engine's own limit applies."""
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -37,7 +37,7 @@ def lock(make: Callable[[], Any] = threading.Lock) -> Any:
 
 
 class once(cached_property[Any]):
-    """functools.cached_property whose lock is free in the child of a fork. It has a lock only before Python 3.12."""
+    """functools.cached_property whose lock is free in the child of a fork. From Python 3.12 on, there is no lock."""
 
     def __init__(self, find: Callable[[Any], Any]) -> None:
         super().__init__(find)

@@ -136,7 +136,7 @@ def _fuses(x: Operand, y: Operand, summed: tuple[str, ...], kind: np.dtype[Any])
 def _product(
     arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Options, contraction: str, chunks: Any
 ) -> Any:
-    """The dask array of `gemm`. `arrays` are the operands a, b, c and bias that are given."""
+    """The result of `gemm`, a dask array. `arrays` has the operands that the caller passed: a, b, maybe c and bias."""
     asked = _checked(arrays, scales, options)
     candidates.check_names(options.backend, options.kernel)
     kind = operands.named(asked.problem.dtype, "the result")
@@ -233,7 +233,7 @@ def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Opt
 
 
 def _labelled(array: Any, name: str, trans: Any) -> Operand:
-    """An operand with the labels of its axes. If it is passed transposed, its last two labels are exchanged."""
+    """An operand with the labels of its axes. If `trans` transposes it, its last two labels are exchanged."""
     if array.ndim == 1:
         return Operand(array, (DEPTH,))
     flip, _ = transposes(name, trans)

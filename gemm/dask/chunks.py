@@ -1,8 +1,8 @@
-"""The rule that cuts products into blocks, and operands rechunked by it. docs/scale.md derives the rule.
+"""The rule that cuts products into blocks, and `rechunked`, which applies it to operands. docs/scale.md derives it.
 
-A task multiplies a block of m × k elements by a block of k × n elements. Three conditions size a block. It is large
-enough for the scheduler's cost of a task to be small compared with the task's arithmetic. It is small enough for each
-thread to get several blocks. It never exceeds the memory limit.
+A task multiplies a block of m × k elements by a block of k × n elements. Three conditions determine the size of a
+block. A block is so large that scheduling a task takes little time compared with the task's arithmetic. A block is so
+small that each thread gets several blocks. A block never exceeds the memory limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TASK_SECONDS = {"distributed": 1.5e-3, "local": 6e-5}
 RATE = 2.4e11
 """FLOP/s of one thread for float32 with AVX-512. On a slower thread the scheduler's share of the time is smaller."""
 SHARE = 0.1
-"""The largest ratio of the scheduler's time to the time of the arithmetic."""
+"""The largest permitted ratio of the scheduler's time to the time of the arithmetic."""
 BLOCKS = 4
 """Blocks of the result for each thread, so that threads do not wait long for the last block."""
 
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
     batch: int
 
     def most_cells(self) -> int:
-        """The number of elements of the largest of a product's three blocks."""
+        """The number of elements of the largest of the three blocks: of a, of b and of the result."""
         return max(self.m * self.k, self.k * self.n, self.m * self.n) * self.batch
 
 
@@ -65,7 +65,7 @@ def least_side(work: int, threads: int, engine: str) -> int:
 
 
 class Limits(NamedTuple):
-    """What bounds the blocks of a product.
+    """The limits on the blocks of a product.
 
     Attributes:
         cells: the largest number of elements of a block.
@@ -140,7 +140,7 @@ def _whole(side: int) -> int:
 
 
 def most_cells(limit: Any, *itemsizes: int) -> int:
-    """The number of elements, of the largest of `itemsizes` bytes, in a block of `limit` bytes.
+    """The number of elements that a block of `limit` bytes can contain, if an element has max(itemsizes) bytes.
 
     limit: a number or a text such as "32 MiB"; "auto" or None: dask's limit for a chunk.
     """

@@ -1,7 +1,7 @@
 """The graphs of products, and the tasks that run on workers.
 
-A graph is blockwise over labelled axes, then a sum over the blocks along the contracted axes. The tasks are products of
-blocks, their sums, and the epilogue. A worker chooses its backend.
+A graph has two steps: a dask blockwise operation over labelled axes, and a sum over the blocks along the contracted
+axes. The tasks are products of blocks, sums of these products, and the epilogue. Each worker chooses its own backend.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def go_on(
         sums = gemm.gemm(a[:, :k], b[:k], reproducible=True)
         go_on(sums, a[:, k:], b[k:])        # the bits of gemm.gemm(a, b, reproducible=True)
 
-    This runs on the CPU: in every product, the CPU engine adds each further block of k to sums that it has stored.
+    The CPU computes this, because its engine can continue from stored sums: in every product, the engine splits k into
+    blocks and adds each further block to the sums that it has stored.
 
     Args:
         sums: the accumulated products of all earlier k, a C-contiguous array of float32 or float64.
@@ -293,7 +294,7 @@ def contract(
     operands: Sequence[Operand], kept: tuple[str, ...], summed: tuple[str, ...], dtype: np.dtype[Any], name: str,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """A dask array with the labels `kept`: `product` of all blocks, then a sum over the blocks along `summed`."""
+    """A dask array with the labels `kept`: `product` of all pairs of blocks, summed over the blocks along `summed`."""
     cut = tuple(label for label in summed if any(operand.blocks(label) > 1 for operand in operands))
     count = math.prod(max(operand.blocks(label) for operand in operands) for label in (*kept, *cut))
     left = summed if cut else ()

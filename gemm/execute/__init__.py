@@ -1,4 +1,4 @@
-"""Plan, launch, result: run a product by the best candidate, and by the next best candidate if that one fails."""
+"""Run a product: choose the best candidate and launch it. If a candidate fails, try the next best one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def choose(
 
 @lru_cache(maxsize=4096)
 def launcher(plan: Plan) -> Launch:
-    """The native launch of `plan`. The launch is cached, so it is compiled or loaded only once.
+    """The launch of `plan`. It is cached, so its kernel is compiled or loaded only once.
 
     If the kernel does not take the operands' types, the launch converts the operands first.
     """
@@ -69,7 +69,8 @@ def deliver(
     """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
 
     `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A
-    kernel that fails is demoted. A lack of memory demotes nothing: only this call uses another candidate.
+    kernel that fails is demoted (verification.demote). A lack of memory demotes nothing: only this call uses another
+    candidate.
 
     Returns:
         The plan that succeeded; or None if a candidate ran out of memory on the way. After None, the next product like
@@ -105,7 +106,10 @@ def deliver(
 
 
 def _exhausted(failures: list[KernelFailed], error: BackendUnavailable) -> Exception:
-    """Return an error with the causes of all `failures`, and the cause of `error`: why no candidate is left."""
+    """The exception to raise after `failures`: a MemoryError with their causes if at least one ran out of memory.
+
+    Otherwise a BackendUnavailable with their causes and the cause of `error`, which says why no candidate is left.
+    """
     causes = dict.fromkeys(map(str, failures))
     if any(failure.memory for failure in failures):
         return MemoryError("; ".join(causes))
@@ -119,8 +123,8 @@ def run(
 ) -> Plan | None:  # fmt: skip
     """Compute the product with the plan `first` if given, else with the best candidate; see `deliver`.
 
-    A product that fails leaves the inputs unchanged, with one exception: if `out` is c, it may be partly written. A
-    RuntimeError then says so.
+    A product that fails leaves the inputs unchanged, with one exception: if `out` is c, this array may be partly
+    written. The product then raises a RuntimeError that says so.
 
     Args:
         operands: (a, b, c, out, alpha, beta, bias), as a launch takes them. c and bias may be None.

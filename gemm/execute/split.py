@@ -1,9 +1,9 @@
 """Split one product over several devices: which part of the result each device computes.
 
 backend="hybrid" uses the CPU and the fastest other device; backend="cuda:all" uses all GPUs. If the operands are in
-host memory, each device gets a rectangle of the result, or some matrices of a stack. The parts are sized for all
-devices to finish at the same predicted time. k is never split: each element is computed by a single device, and has the
-bits that this device computes. If the operands are on a device, that device computes the whole product.
+host memory, each device gets a rectangle of the result, or some matrices of a stack. The sizes of the parts are chosen
+so that all devices finish at the same predicted time. k is never split: one device computes an
+element completely and determines its bits. If the operands are on a device, that device computes the whole product.
 
 The launch of a Split runs all parts at the same time, each by the same path as an ordinary product.
 """
@@ -36,13 +36,13 @@ GAIN = 0.95
 START = 2e-4
 """Seconds to start another thread and a second launch, measured on two cores of an AMD EPYC."""
 ROUNDS = 3
-"""Number of times that the parts are sized. Each round predicts the times of its parts. The next round sizes its parts
-by the rates that follow from these times."""
+"""Number of rounds in which the sizes of the parts are chosen. Each round predicts the times of its parts; the next
+round chooses the sizes by the rates that follow from these times."""
 GRAIN, FINEST = 64, 16
 """Parts start at multiples of GRAIN rows or columns. On an axis shorter than GRAIN·FINEST, GRAIN is replaced by the
 largest power of two that is at most the axis's length / FINEST."""
 DRIVING = 4
-"""Greatest number of CPUs that the CPU's part leaves free for the threads that drive a device and copy its operands.
+"""The CPU's part of a split leaves at most this many CPUs to the threads that drive a device and copy its operands.
 Without a free CPU for these threads, the device would wait for its operands."""
 REPAIRABLE = BackendUnavailable, MemoryError
 """If a part fails with one of these errors, another device may compute the part."""
@@ -201,7 +201,7 @@ class SplitLaunch:
 
     Raises:
         The exceptions of `gemm`, but never KernelFailed: MemoryError or BackendUnavailable when no device is left, and
-        RuntimeError if an out that is c has been partly written by then.
+        RuntimeError if out is c and has already been partly written.
     """
 
     def __init__(self, plan: Split, run: Callable[..., object]) -> None:
@@ -336,7 +336,7 @@ def at_once(sides: Sequence[Side]) -> None:
 
 
 def _error(sides: Sequence[Side]) -> BaseException | None:
-    """The first exception of a side that no other device can repair, or None."""
+    """The first exception of a side that is not one of REPAIRABLE, or None."""
     failures = (side.failure for side in sides)
     return next((each for each in failures if each is not None and not isinstance(each, REPAIRABLE)), None)
 
@@ -344,7 +344,7 @@ def _error(sides: Sequence[Side]) -> BaseException | None:
 def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
     """Compute the part of a failed side on the first backend in `others` that succeeds.
 
-    `spoils`: other sides have already written to an out that is c.
+    `spoils`: True if out is c and other sides have already written to it.
     """
     error = side.failure
     for name in others:

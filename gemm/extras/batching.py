@@ -93,7 +93,7 @@ class Batch:
     def _compute(self, how: Callable[[Any], Any]) -> Any:
         """Compute all pending products by calling how(gemm._memo.Batch), and return the result of this call."""
         with self._lock:
-            before = plan_cache.exchange(None)  # calls during the computation are not collected
+            before = plan_cache.exchange(None)  # products during the computation are not collected
             self._failed = {}
             try:
                 found = how(self._pending)
@@ -251,8 +251,8 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
     Returns:
         The complete results: `out` itself if `out` is a list of the result arrays, else a new list. As in `batching`, a
         product may read what an earlier product writes. Products of device arrays are enqueued, as with `gemm.gemm`.
-        Many consecutive products of device arrays that are of one kind become one launch. Their new results are slices
-        of one array; the array's memory is freed with its last slice.
+        Many consecutive products of one kind, of device arrays, become one launch. Their new results are slices of one
+        array, whose memory is freed with the last slice.
 
     Raises:
         ValueError, TypeError: as for `gemm.gemm`. The message names the product, and the products before it are
@@ -302,8 +302,9 @@ log = logging.getLogger("gemm")
 LEAST = 16
 """The minimum number of products for which gemm tries a pointer batch."""
 _SOON, _LATE = 4, 64
-"""After an attempt that found fewer than LEAST products of one kind, the next attempt comes some products later: _SOON
-products later at first, twice as many after each further such attempt, but at most _LATE.
+"""After an attempt that found fewer than LEAST products of one kind, gemm makes the next attempt some products later:
+first _SOON products, twice as many after each further such attempt, but at most _LATE. The next attempt examines at
+most _LATE products.
 """
 
 
@@ -319,7 +320,7 @@ class Products:
 
     def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
         self.options, self.scales, self.columns, self.results = options, scales, tuple(columns), results
-        # The most products to examine in the next attempt, and the first product at which an attempt is made.
+        # The most products to examine in the next attempt, and the first product at which the attempt may start.
         self._limit, self._from = 1 << 30, 0
         self._pause = _SOON
 
@@ -360,7 +361,7 @@ class Products:
             if made is not None:
                 self.results[number : number + done] = made[:done]
 
-        batch = 1 << (count - 1).bit_length()  # a power of two, so that few different sizes need a choice of kernel
+        batch = 1 << (count - 1).bit_length()  # a power of two: a kernel is chosen for only a few different sizes
         many = replace(problem, batch=batch, apart=True)
         try:
             if problem.batch == 1 and problem.k and _worth(many, problem, where):

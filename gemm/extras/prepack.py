@@ -1,8 +1,8 @@
 """Right-hand sides that are packed once for many products: `gemm.prepare`.
 
 Packing reads and writes all of b; for a device, b is also transferred. In a product with many rows, the arithmetic
-takes much longer. A product with few rows, such as a layer of a network that is applied to one input after another,
-spends more time on packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
+takes much longer than packing. A product with few rows, such as a layer of a network that is applied to one input after
+another, spends more time on packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gemm.frontend.arguments import Call, Given, Options, normalise, transposes
 from gemm.select import candidates, verification
 
 _ROWS = 64
-"""The number of rows of a product that is assumed when a kernel of a device is chosen: later products are unknown."""
+"""The number of rows that later products are assumed to have when a kernel of a device is chosen for b."""
 
 
 class Prepared:
@@ -49,8 +49,8 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        # b in the plan cache's keys. For CPU products it is the packed array. On a device it is None, because there the
-        # cached launches contain the packed matrix.
+        # b in the plan cache's keys: for CPU products, the packed array; for products on a device, None, because the
+        # cached launches already contain the packed matrix.
         self._repeated = memory if isinstance(memory, np.ndarray) else None
         # This array replaces b in the checks of shapes. It has one element in memory and keeps no large array alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
@@ -206,7 +206,7 @@ def prepare(
         trans_b: False or "N": as given. True or "T": transposed. "C": transposed and conjugated.
         dtype: the dtype of the products. Default: b's dtype.
         precision: the strictest precision that a product with this matrix will request.
-        reproducible: True: all products are reproducible. On the CPU, a single product may instead request
+        reproducible: True: all products are reproducible. False: on the CPU, a single product may still request
             reproducible=True.
         backend, kernel: as for `gemm`. "auto" selects the CPU, or the device that contains b.
 

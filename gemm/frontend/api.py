@@ -28,15 +28,19 @@ def gemm(
 
     Operands are array-likes, host arrays of any library, pyopencl Arrays or CUDA arrays (`__cuda_array_interface__`,
     DLPack), all on the host or all on one device, with any strides. A product of device arrays is enqueued (pyopencl:
-    on the queue of out, or of a without out). With dask arrays, the result is a dask array: see `gemm.dask.gemm`.
+    on the queue of out, or on the queue of a if out is None). With dask arrays, the result is a dask array: see
+    `gemm.dask.gemm`.
 
     Args:
-        a, b: (..., m, k) and (..., k, n) arrays. A vector (k,) is one row of a, or one column of b, and the result
-            lacks that axis. Other axes broadcast as in np.matmul. b may also be a matrix packed by `prepare`.
+        a, b: (..., m, k) and (..., k, n) arrays. A vector (k,) counts as a matrix with one row (a) or one column (b);
+            the result lacks the axis of this row or column. Leading axes broadcast as in np.matmul. b may also be a
+            matrix packed by `prepare`.
         c: array that broadcasts to the shape of the result. Read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
-        trans_a, trans_b: False or "N": as given. True or "T": the last two axes are exchanged. "C": conjugated, too.
-        out: array that receives the result, of exactly its shape; it may overlap a, b and c. Default: a new array.
+        trans_a, trans_b: False or "N": as given. True or "T": the last two axes are exchanged. "C": the last two axes
+            are exchanged, and the elements are conjugated.
+        out: array of exactly the result's shape, which receives the result. It may overlap a, b and c. Default: a new
+            array.
         dtype: of the arithmetic and the result. Default: NumPy's promotion, in which fp8 counts as bfloat16.
         precision: "highest", "high" or "medium": the error bound of each element (docs/contract.md).
         reproducible: True: the same bits on every device, by one chain of fused multiply-adds in the order of k.
@@ -44,7 +48,7 @@ def gemm(
             "hybrid": the CPU and the fastest other device share the product; "cuda:all": all GPUs share it.
         kernel: the name of one kernel (`gemm.kernels()`), for tests and comparisons.
         bias: (n,) or (1, n), added to each row; (m, 1), or (m,) where b is a vector, added to each column.
-        activation: "relu": max(x, 0); "gelu": x·Φ(x); "gelu_tanh": its approximation; for real results.
+        activation: for real results. "relu": max(x, 0); "gelu": x·Φ(x); "gelu_tanh": the tanh approximation of gelu.
 
     Returns:
         `out`, or a new array of the operands' library on the operands' device.

@@ -128,7 +128,7 @@ class Types(NamedTuple):
 
     Attributes:
         kind: the dtype of the result.
-        inputs: the types of a and b as a Problem has them.
+        inputs: the value of Problem.inputs.
         alpha, beta: the scalars, rounded to `kind`.
     """
 
@@ -272,12 +272,12 @@ def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | Non
 
 
 def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Operand, Operand, int, Any]:
-    """a and b as the kernel multiplies them, k, and alpha."""
+    """The operands a and b as the kernel reads them, the number k, and alpha."""
     m, n, k, batch = shapes[:4]
     kinds = tuple(map(operands.named, types.inputs, types.inputs)) or (types.kind, types.kind)
     if k == 0 or types.alpha == 0:
-        # The product has no terms: the kernel computes out = fma(beta, c, t) with t = alpha·0, and reads neither A nor
-        # B. alpha = -1 makes t = -0, so that out is exactly beta·c, including the sign of zeros.
+        # The product has no terms: the kernel computes out = fma(beta, c, t) with t = alpha·0, and reads neither a nor
+        # b. alpha = -1 makes t = -0, so that out is exactly beta·c, including the sign of zeros.
         alpha = types.kind.type(-1 if types.beta != 0 and types.kind.kind not in "biu" else 1)
         left, right = (*batch, m, 0), (*batch, 0, n)
         if isinstance(x, DeviceView) and isinstance(y, DeviceView):
@@ -414,8 +414,9 @@ def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
 
 
 def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
-    """`operand` as a stack of matrices, transposed as `trans` says; and whether it is a vector, which gets an axis at
-    `axis`.
+    """`operand` as a stack of matrices, transposed as `trans` says; and True if `operand` is a vector.
+
+    A vector gets a new axis of length 1 at `axis` and is not transposed.
     """
     flip, conjugate = transposes(name, trans) if trans is not False else (False, False)
     if operand.ndim == 0:
@@ -485,6 +486,6 @@ def _copy_on_device(source: Any, target: Operand) -> None:
     rows = [row for row in rows if not candidates.unavailable(row, device)]
     row = ([row for row in rows if not row.inputs] or rows)[-1]
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
-    inputs = row.inputs  # the kernel reads no elements of a and b
+    inputs = row.inputs  # any types will do: the kernel reads no elements of a and b
     problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
     execute.run(problem, "auto", row.name, (a, b, source, target, -1.0, 1.0, None))

@@ -21,8 +21,8 @@ class Kind(NamedTuple):
 
     Attributes:
         library, name: the module and the name of the class. gemm looks the class up only if the module is loaded.
-        read: function(array, name for errors) that returns an operand.
-        maker: function() that returns the module that computes products of such arrays. `gemm.gemm` calls the module's
+        read: read(array, name) returns the array as an operand; `name` is for errors.
+        maker: maker() returns the module that computes products of such arrays. `gemm.gemm` calls the module's
             `product`, and `gemm.tensordot` calls the module's `tensordot` if it has this function. None: gemm itself
             multiplies the operand that `read` returns.
         only_b: True: `maker` applies only if b is such an array.
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 def read_any(array: Any, name: str) -> Operand:
-    """A DeviceView of an array in a device's memory, or a NumPy array. The NumPy array shares host memory where
+    """`array` as a DeviceView if it is in a device's memory; else as a NumPy array, which is a view of `array` where
     possible.
     """
     view = _on_device(array, name)
@@ -137,8 +137,8 @@ def wrap_output(array: Any) -> Operand:
     if isinstance(operand, DeviceView):
         readonly = operand.readonly
     else:
-        # Shared memory shows that the operand is a view of the caller's array, not a copy. Empty views share no memory.
-        # For an empty operand, any object with a shape is therefore accepted as an array.
+        # `array` is wrapped twice. If the two operands overlap, they are views of the caller's array, not copies. Empty
+        # operands never overlap; any object with a shape is therefore accepted if the operand is empty.
         shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
         if operand is not array and not shared:
             raise TypeError(f"out must be an array to write to, not {type(array).__name__}")
@@ -151,10 +151,10 @@ def wrap_output(array: Any) -> Operand:
 
 
 def like(result: Operand, *operands: Any) -> Any:
-    """`result` as an array of the library of the operands: of the first operand that is not a NumPy array.
+    """`result` as an array of the operands' library: the library of the first operand that is not a NumPy array.
 
-    For a DeviceView this is an array of the library that owns the memory. For a host array it is an array that shares
-    the memory.
+    A DeviceView becomes an array of the library that owns its memory. A host array becomes an array that shares its
+    memory.
     """
     example = operands[0]
     for x in reversed(operands):

@@ -1,5 +1,5 @@
 """What this installation and machine offer: kernels, backends, libgemm (docs/c-api.md), and the facts that `gemm info`,
-`gemm.show_config()` and recorded results have.
+`gemm.show_config()` and recorded results contain.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class KernelStatus:
         available: whether at least one device of this machine can run the kernel.
         reason: why no device can run the kernel, or "".
         devices: the keys of the devices that can run the kernel.
-        untrusted: {device that can run the kernel: why gemm does not choose the kernel there unless it is named}.
-            Contains only what is known so far.
+        untrusted: {key of a device that can run the kernel: why gemm chooses the kernel on this device only if the user
+            names it}. Contains only the reasons that are known so far.
     """
 
     name: str
@@ -106,7 +106,7 @@ def get_library() -> str:
 def compiler_words() -> str:
     """The options of a C compiler that compile and link a program with libgemm.
 
-    The options include the library's present folder as run path, where the program finds libgemm when it starts.
+    The options include the library's folder as run path: the program searches this folder for libgemm when it starts.
     """
     import shlex
 
@@ -152,8 +152,8 @@ def machine() -> dict[str, Any]:
 def commit() -> str | None:
     """The git commit of the checkout that contains the package, with "-dirty" appended if files are changed.
 
-    In a copy of a checkout on a device under test, $GEMM_COMMIT contains the commit. Outside a checkout the result is
-    None.
+    The environment variable GEMM_COMMIT replaces the commit; it is set for copies of a checkout on devices under test.
+    Without this variable, the result outside of a checkout is None.
     """
     import subprocess
 
@@ -178,7 +178,7 @@ def _pathless(word: str) -> str:
 
 
 def head() -> dict[str, Any]:
-    """The first fields of every recorded result: date, command, versions and machine."""
+    """The first fields of every recorded result: date, command, commit, versions, machine and environment."""
     from datetime import datetime, timezone
 
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -249,7 +249,7 @@ def facts() -> dict[str, Any]:
 def sections(*, every: bool = True) -> Iterator[str]:
     """The text of `gemm info` and `show_config`, in pieces.
 
-    If a driver aborts the process, the earlier pieces have already been printed.
+    `gemm info` prints each piece immediately. If a driver aborts the process, the earlier pieces are already visible.
 
     Args:
         every: list all kernels, not only how many kernels each device can run, and those that failed.

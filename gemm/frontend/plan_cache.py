@@ -86,7 +86,7 @@ _Memo: Any = _memo.Memo
 built = bool(_engine)
 """Whether the C extension that repeats CPU products was built."""
 since: Callable[[], object] = _memo.since
-"""Returns the current era. A caller reads the era before it chooses a plan, and passes it to
+"""Returns the current era. A caller reads the era before it chooses a plan, and passes the era to
 `PlanCache.learn_product`.
 """
 current: Callable[[], Any] = _memo.current
@@ -102,8 +102,8 @@ class Known(NamedTuple):
         replay: launches the product for the caller's arrays (see gemm.core.backend.Launch). It returns `out`, or a new
             array if out is None. It returns None if the product must go through the checks in Python.
         dtype: the dtype of the product.
-        alpha: replaces the caller's alpha if that is 0 or k is 0. The product then has no terms: see `_factors` in
-            arguments.py.
+        alpha: the value that replaces the caller's alpha if the caller's alpha is 0 or k is 0. The product then has no
+            terms: see `_factors` in arguments.py.
         problem: the problem that was computed.
         device: the device that computed the problem.
     """
@@ -168,7 +168,7 @@ class DevicePlans(threading.local):
             return known.replay(a, b, c, out, *scales, bias)
         except KernelFailed as error:
             if not error.spoilt:
-                return None  # the checks in Python and dispatch meet the same error and handle it
+                return None  # the caller then takes the path of unknown products, which handles the same error
             with delivering("a repeated product"):
                 raise
 
@@ -277,7 +277,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
             return
         # memo.c accepts only the bfloat16 that operands.bfloat16 returns.
         bfloat16 = operands.bfloat16("repeated") if problem.dtype == "bfloat16" else None
-        right = None if isinstance(call.b, DeviceView) else call.b  # no check: the dtype of a prepacked b fits
+        right = None if isinstance(call.b, DeviceView) else call.b  # None skips the check below: a prepacked b fits
         for x, y in zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True):
             kind = getattr(x, "dtype", None)
             if x is not None and y is not None and kind != y.dtype:
@@ -324,8 +324,8 @@ def begin(options: object, caches: dict[object, PlanCache]) -> tuple[object, Pla
     """Begin a product: compute the pending products of this thread, whose results may be operands.
 
     Returns:
-        The current era; the PlanCache in `caches` for these options, created if necessary. None instead of a PlanCache:
-        an option is not hashable.
+        The current era, and the PlanCache in `caches` for these options, which is created if necessary. If an option is
+        not hashable, the second value is None.
     """
     era = since()
     if batch := current():

@@ -128,7 +128,7 @@ def inner(options: Options, a: Any, b: Any, /) -> Any:
 def vdot(options: Options, a: Any, b: Any, /) -> Any:
     if not _ours(a, b):
         return NotImplemented
-    plan_cache.settle()  # ravel may copy an operand, so pending products must be written to it first
+    plan_cache.settle()  # ravel may copy an operand that a pending product has yet to write
     return gemm(np.ravel(a), np.ravel(b), trans_a="C", **options)
 
 
@@ -176,7 +176,7 @@ class Array(np.ndarray):
 
     _options: Options
     _namespace: ModuleType
-    """The module gemm.numpy_api.namespace. It imports this module, so gemm/__init__.py sets this attribute."""
+    """The module gemm.numpy_api.namespace, which imports this module. gemm/__init__.py therefore sets the attribute."""
 
     def __array_finalize__(self, obj: Any) -> None:
         self._options = getattr(obj, "_options", _NONE)

@@ -25,8 +25,8 @@ def einsum(
     """np.einsum. If a step multiplies two operands and sums over a label of both, gemm computes one batched product.
 
     NumPy computes the other steps: diagonals, sums within one operand, products element by element, and steps with more
-    than two operands (a path has them where pairs would need more memory). With reproducible=True, gemm computes steps
-    with more than two operands pair by pair, and sums within one operand as products with ones.
+    than two operands, which np.einsum_path chooses where pairs would need more memory. With reproducible=True, gemm
+    computes steps with more than two operands pair by pair, and sums within one operand as products with ones.
 
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the

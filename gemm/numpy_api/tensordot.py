@@ -1,9 +1,9 @@
 """np.tensordot, np.vecdot and np.transpose for arrays of any library, and the batched matrix products that compute the
 sums of tensordot and einsum.
 
-The product of two tensors is one batched matrix product. The summed axes are merged into one axis of a matrix. The axes
-that only one of the tensors has are also merged into one axis. If the strides allow it, the axes are merged in an order
-that needs no copy.
+The product of two tensors is one batched matrix product. In each tensor, the summed axes are merged into one axis of a
+matrix, and the axes that the other tensor lacks are merged into the other axis. If the strides allow it, the axes are
+merged in an order that needs no copy.
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ class Matrices(NamedTuple):
 
     Attributes:
         swapped: True if the second term is the left operand.
-        left, right: (order of axes, shape) that turn a term into the left and the right operand; see Axes.merged.
+        left, right: (order of axes, shape) for the transpose and the reshape that make a term the left or the right
+            operand; see Axes.merged.
         shape, labels: the shape and labels that the result gets when its merged axes are split again.
     """
 
