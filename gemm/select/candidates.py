@@ -262,7 +262,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
     """Return which features `row` needs and `device` lacks; or "".
 
-    If the row's types need ml_dtypes and it is not installed, return that.
+    If the row's types need the package ml_dtypes and it is not installed, the result says this instead.
     """
     extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
     if extra and importlib.util.find_spec("ml_dtypes") is None:

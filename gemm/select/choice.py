@@ -80,7 +80,7 @@ def _standing_in(
     if found is not None and (found.seconds or 0.0) <= latest:
         return found, True
     # No verified candidate is fast enough to be the replacement. If the fastest row has `lazy_verify`, verify the
-    # simplest kernel of its device now: that takes a tenth of the time.
+    # simplest kernel of its device now: this takes a tenth of the time that verifying the fastest row takes.
     if soonest.kernel.lazy_verify:
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
@@ -121,7 +121,7 @@ class _Queue:
 
     Attributes:
         away: the queue has candidates that do not compute in host memory.
-        facts: the result of the probe; None while it is unknown and nothing has waited for it.
+        facts: the results of the probe; None if the queue was made without them.
         searching: a search for devices is running.
     """
 
@@ -157,7 +157,7 @@ class _Queue:
         return None
 
     def pop(self, without: Set[tuple[str, str]] = frozenset()) -> Candidate | None:
-        """Return the fastest candidate that is not `without`, and remove it from the queue; None if there is none.
+        """Return the fastest candidate that is not in `without`, and remove it from the queue; None if there is none.
 
         All faster candidates are removed, too. `without` has (kernel, device) pairs.
         """
@@ -224,7 +224,8 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
         raise ValueError(
             f"backend={backend!r} cannot reach operands that lie on {holder.key}; copy them to the host first"
         )
-    # Rows with `lazy_verify` need no result of the probe, and operands in the device's memory need no transfer.
+    # Rows with `lazy_verify` are verified without the probe, and operands on the device need no measured link. If all
+    # rows have `lazy_verify`, the probe's results are therefore not needed.
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
         queue.facts = probe.soon() if backend == "auto" else probe.facts()
         queue.searching = queue.facts is None

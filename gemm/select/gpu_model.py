@@ -166,12 +166,13 @@ class _Way(NamedTuple):
 
     Attributes:
         size: bytes of an element.
-        along_k: the operand has unit stride along k.
+        along_k: whether the operand has unit stride along k.
         moved: bytes that packing reads and writes for each element before the kernel can read it; 0 without packing.
         unaligned: `moved` for rows that are not aligned to `WIDE` bytes.
-        transposed: packing transposes the operand.
-        vector: the alignment of the operand's rows, in bytes, from which the kernel does not copy elements one by one;
-            0 if it always does. 1 if it does, but the time of these copies is part of the catalog row's `gflops`.
+        transposed: whether packing transposes the operand.
+        vector: the least alignment of the operand's rows, in bytes, at which the kernel does not copy elements one by
+            one. 0: the kernel always copies them one by one. 1: the kernel also does, but the catalog row's `gflops`
+            include the time of these copies.
     """
 
     size: int

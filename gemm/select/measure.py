@@ -70,7 +70,7 @@ def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launc
     streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
     if not streams:
         return 0.0
-    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # of a, b and out
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # the same for a, b and out
     abreast = ABREAST * device.limits["compute_units"]
     m, n = (rows * abreast, columns) if streams & 1 else (rows, columns * abreast)
     most = min(READ, device.limits.get("max_alloc", READ)) // itemsize

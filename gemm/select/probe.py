@@ -2,7 +2,7 @@
 
 The worker is a child process, `python -m gemm.select.probe` (see gemm.select.worker). It loads each backend. On each
 device it verifies each kernel (gemm.select.verify) and measures the kernel's rates. It does the same for each kernel
-with parameters that are shipped for the device or were tuned with another driver. Kernels with `lazy_verify` are
+with the parameters that are shipped for the device or were tuned with another driver. Kernels with `lazy_verify` are
 verified later (gemm.select.verification).
 
 If a step kills or hangs the worker, the kernel of that step counts as failed, and a new worker continues without it.
@@ -78,8 +78,8 @@ class Facts:
     def link(self, device: Device) -> Rates | None:
         """Return the rates of any one kernel that passed on `device`; None if there is none.
 
-        They are for kernels whose arithmetic and memory time the GPU model predicts: only the rates of launches and
-        transfers are used.
+        The rates are for kernels whose times of arithmetic and memory accesses the GPU model predicts. For such kernels
+        only the rates of launches and transfers are used.
         """
         key = next((k for k, x in self.devices.items() if (x["name"], x["driver"]) == (device.name, device.driver)), "")
         return next((_rates(x) for (_, where), x in self.kernels.items() if where == key and x["ok"]), None)

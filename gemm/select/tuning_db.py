@@ -216,7 +216,7 @@ class Choice(NamedTuple):
 
     Attributes:
         origin: where the parameters come from, in words.
-        here: the tuner verified the parameters on this device with this driver.
+        here: whether the tuner verified the parameters on this device with this driver.
         record: the measurement of this class, or of a class at most `NEAR` away, on this device and driver; or None.
     """
 
@@ -290,7 +290,7 @@ def _tuned(row: Kernel, device: Device, wanted: Class) -> tuple[Choice, ...]:
 
 
 def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[tuple[Record, Kernel]]:
-    """Yield each record with `row` in the record's parameters, nearest class first.
+    """Yield (record, `row` with the record's parameters) for each of `records`, the nearest class first.
 
     Records whose parameters are no longer in the row's space are skipped.
     """

@@ -60,8 +60,8 @@ class Task:
 
     Attributes:
         child: the worker (child process) that does the work.
-        stopped: this process is ending; the work must stop.
-        leave: called when this process ends, to store what has been found so far.
+        stopped: whether this process is ending. If so, the work must stop.
+        leave: a function that is called when this process ends, to store what the work has found so far.
     """
 
     def __init__(self, key: object, what: str, work: Callable[[Task], None], child: Child) -> None:

@@ -68,7 +68,7 @@ class Launcher:
         self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
 
     def __call__(self, *given: Any) -> None:
-        """Compute the given `Work`."""
+        """Compute a product. `given` are the fields of its `Work`."""
         work = Work(*given)
         out = work.out
         if isinstance(out, np.ndarray):
@@ -128,7 +128,7 @@ class Launcher:
         """Compute many products in one launch (a pointer batch).
 
         The launch takes at most `count` products, from product `start` on. All of them have the same metadata as the
-        product that `replay` repeats, and none depends on another.
+        product that `replay` repeats, and no product depends on the result of another.
 
         Returns:
             (count, results): the number of products computed, and their new results. `results` is None if `columns`
@@ -205,7 +205,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     launches = Launches(device.handle, Recipe((step,), 0, (0, 0), "b"))
     stream = LEGACY_STREAM if b.queue is None else b.queue
     with device.handle:
-        follow(stream, LEGACY_STREAM)  # `memory` is allocated on the legacy stream, where its last user may still run
+        follow(stream, LEGACY_STREAM)  # earlier work on the legacy stream may still use `memory`
         launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
         cuda().cuStreamSynchronize(stream)  # later products may use any stream
     memory._lent = True  # freeing the memory then waits for products that still use it

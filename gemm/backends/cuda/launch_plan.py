@@ -85,7 +85,7 @@ class Recipe(NamedTuple):
     Attributes:
         workspace: bytes of workspace in device memory that the steps need.
         zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.
-        copied: "a", "b", "ab" or "": the operands that the plan copies or splits into planes first.
+        copied: "a", "b", "ab" or "": the operands that the plan copies, or splits into planes, before the product.
     """
 
     steps: tuple[Step, ...]
@@ -97,7 +97,7 @@ class Recipe(NamedTuple):
 def fallback(kernel: Kernel) -> Kernel:
     """Return the fallback for products that `kernel` cannot compute.
 
-    The fallback is the last row for the same types in the catalog, which takes any strides and sizes.
+    The fallback is the catalog's last row for the same types. That row takes any strides and sizes.
     """
     found = simplest("cuda", kernel.dtype, kernel.inputs)
     assert found is not None
@@ -129,8 +129,8 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
     If `kernel` cannot compute such products, the plan uses `fallback(kernel)`. For example, k may be 0, or a matrix may
-    have more rows than a tensor map supports. Raises KernelFailed if that kernel cannot compute them either, or may
-    not be used because of the layout (`kept`, `apart`).
+    have more rows than a tensor map supports. Raises KernelFailed if the fallback cannot compute them either, or if
+    the layout is `kept` or `apart`, which rules out the fallback.
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (fallback(kernel),))):
         try:
@@ -152,7 +152,7 @@ class _Maker:
         self.swap = swaps(row, layout)
         self.m, self.n = layout.shape[-2:][:: -1 if self.swap else 1]
         self.steps: list[Step] = []
-        self.workspace = self.used = 0  # bytes: the maximum of all launches; the bytes of the current launch
+        self.workspace = self.used = 0  # bytes of workspace: the maximum over all launches; the current launch
         self.zeroed = (0, 0)
         self.copied: set[str] = set()
         if (layout.k == 0 and row is not fallback(row)) or (layout.apart and not row.apart):
@@ -229,7 +229,7 @@ class _Maker:
         )
 
     def pointers(self, x: Operand, y: Operand, c: View, out: View) -> list[tuple[int, int, int]]:
-        """Return the pointers into operands among the parameters of a launch: (offset, slot, displacement)."""
+        """Return the pointers to operands that a launch needs, in the format of Step.pointers."""
         found = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
         if self.layout.reads_c:
             found.append((16, C, c.at))
@@ -243,7 +243,7 @@ class _Maker:
         """Reserve workspace for adding up the sums of the parts of k, and append its addresses to `pointers`.
 
         Args:
-            arrivals: the number of counters.
+            arrivals: the number of 32-bit counters.
             nbytes: the bytes of the partial sums.
         """
         counts = -(-4 * arrivals // 256) * 256

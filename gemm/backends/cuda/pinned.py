@@ -114,7 +114,7 @@ class CopyThread:
         self._runs = False
 
     def copy(self, to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> Future[None]:
-        """Queue a copy (see `copy`). The future is done after this copy and all earlier ones."""
+        """Queue a copy (see the function `copy`). The future is done after this copy and all earlier ones."""
         if not self._started():  # no thread ever ran, so all earlier copies have ended, too
             copy(to, source, stream=stream)
             return self._last
@@ -188,7 +188,7 @@ class Ring:
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._made: list[Slot] = []
-        self._slots: deque[Slot] = deque()  # those that no caller holds
+        self._slots: deque[Slot] = deque()  # slots that no caller holds, in the order of `give`
 
     def take(self) -> Slot:
         """Return a free slot. Wait for one if necessary. The caller must not hold more than DEPTH slots at a time.

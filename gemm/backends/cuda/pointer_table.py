@@ -1,4 +1,4 @@
-"""Pointer batches: many separate products in one launch. A table on the device has their operands' addresses.
+"""Pointer batches: many separate products in one launch. A table on the device contains the operands' addresses.
 
 The table has a struct gemm_place (csrc/gemm.h) for each product. gemm writes the table to page-locked memory, and
 copies it to the device on the products' stream, before the launch that reads it. Kernels with `pointers` in their rows
@@ -147,8 +147,8 @@ def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: in
 def collect(slot: Slot, replay: Replay, columns: Columns, start: int, count: int) -> Table | None:
     """Write the operand addresses of up to `count` products, from product `start` on, to the table in `slot`.
 
-    All of them have the same metadata as the product of `replay`, and no product may read or write the result of
-    another. Returns None if there are fewer than LEAST such products.
+    All these products must have the same metadata as the product of `replay`, and no product may read or write the
+    result of another. Returns None if there are fewer than LEAST such products.
     """
     if not array_metadata.module():
         return None

@@ -124,7 +124,7 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     run = len(whole) - 1  # the outermost axis along which the part is contiguous: it is a row of a copy
     while run > 0 and whole[run]:
         run -= 1
-    outermost = run  # of the axes that a copy can have, because its rows then have equal distances
+    outermost = run  # the outermost axis of one copy, whose rows must be equidistant
     while outermost > 0 and (outermost == run or whole[outermost]):
         outermost -= 1
     strides = list(of.strides)  # in staging memory, without gaps between rows
@@ -190,7 +190,7 @@ class Transfers:
             self._due.append((filled, partial(self._depart, piece, slot, address)))
 
     def then(self, enqueue: Callable[[], None]) -> None:
-        """Queue `enqueue` behind all copies that were sent before. A later `send` or `catch_up` calls it."""
+        """Queue a call of `enqueue` after all copies queued so far. A later `send` or `catch_up` makes the call."""
         self._due.append((None, enqueue))
 
     def catch_up(self, filling: int = 0) -> None:

@@ -90,7 +90,7 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
-        self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # oldest first
+        self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # {Replay: bytes}, oldest first
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
@@ -199,7 +199,7 @@ class Handle:
         return self._context is not None and bool(self._context == context)
 
     def program(self, source: str, options: str) -> Any:
-        """Return `source` built with `options`. It is built once in a process, or loaded from the disk cache."""
+        """Return `source`, built with `options`. Each process builds it, or loads it from the disk cache, once."""
         with self._lock:
             built = self._programs.get((source, options))
             if built is None:

@@ -4,9 +4,10 @@ NumPy copies a host operand once into mapped memory. This copy handles transpose
 padding. The driver allocates the memory, so that mapping does not copy. A device operand is used in place if the kernel
 can read it; otherwise a small kernel packs it.
 
-`Traffic` are the commands of one call. A `Replay` enqueues them again for other device arrays: checking the arguments,
-choosing a kernel, cutting the product and setting the kernel's arguments takes longer than a small product. Operands
-with equal shapes, strides, offsets, types and queue need the same kernels with other buffers.
+A `Traffic` contains the commands of one call. A `Replay` enqueues the commands again for other device arrays. This
+saves the time to check the arguments, choose a kernel, cut the product and set the kernel's arguments, which together
+take longer than a small product runs. Operands with equal shapes, strides, offsets, types and queue need the same
+kernels with other buffers.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Traffic:
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
         """Return `operand`, with the axes (batch, rows, cols), in `layout`.
 
-        If the memory `name` already contains this operand, it is not copied again. With `copy`, a device operand is
-        copied even if the kernel could read it in place.
+        If the memory reserved under `name` already contains this operand, the operand is not copied again. With `copy`,
+        a device operand is copied even if the kernel could read it in place.
         """
         if isinstance(operand, DeviceView):
             if isinstance(operand.owner, Kept):
@@ -341,7 +342,7 @@ class Replay:
             self._handle.count("packed", self._packs)
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
-        self._queue.flush()  # a command of another queue that waits for an event does not make this queue start
+        self._queue.flush()  # a command that waits in another queue does not start this queue
         return out
 
 

@@ -30,7 +30,7 @@ class Launched(NamedTuple):
         at_once: number of tiles that run at the same time. A persistent kernel has this number of clusters, which
             compute all tiles.
         parts: number of parts into which k is cut.
-        shared: the tiles of a partial last wave are divided, along k, among all thread blocks (stream-K).
+        shared: whether the tiles of a partial last wave are divided, along k, among all thread blocks (stream-K).
     """
 
     tiles: int

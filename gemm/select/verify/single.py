@@ -119,7 +119,7 @@ class Case:
     """One product to check: sizes, scalars and layouts.
 
     Attributes:
-        apart: the products of the batch are a pointer batch (see Problem).
+        apart: whether the products of the batch are a pointer batch (see Problem).
     """
 
     m: int
@@ -312,7 +312,7 @@ def bits_hash(out: np.ndarray) -> str:
 def has_bits(kernel: Kernel, device: Device) -> bool:
     """Whether `check_bits` applies.
 
-    It does if `kernel` has ordered accumulation on `device`, and its operands have the type of its results.
+    It applies if `kernel` has ordered accumulation on `device`, and its operands and results have the same type.
     """
     return kernel.ordered and not kernel.inputs and not set(kernel.ordered_needs) - device.features
 
