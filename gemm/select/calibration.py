@@ -11,11 +11,11 @@ larger. If no neighbour was measured either, the prediction stays unchanged.
 
 The running process times only products whose choice is in doubt: products of host arrays for which another device is
 predicted to take at most `DOUBT` times as long as the chosen device. In each class the first product warms up, and the
-next `TIMES` products are timed. If the chosen device proves slower than the prediction for the other device, it is
-not chosen again for this class. A class of products changes its device at most as often as there are devices. A choice
-that is not in doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed,
-and the running process does not correct their predictions. Products whose operands a device may use in place
-(`Problem.places`) are neither timed nor corrected: they transfer less than other products of their class.
+next `TIMES` products are timed. If the chosen device proves slower than the prediction for the other device, later
+products of this class do not use the chosen device. A class of products changes its device at most as often as there
+are devices. A choice that is not in doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible
+products are not timed, and the running process does not correct their predictions. Products whose operands a device may
+use in place (`Problem.places`) are neither timed nor corrected: they transfer less than other products of their class.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class _Way(NamedTuple):
         unaligned: `moved` for rows that are not aligned to `WIDE` bytes.
         transposed: whether packing transposes the operand.
         vector: the least alignment of the operand's rows, in bytes, at which the kernel does not copy elements one by
-            one. 0: the kernel always copies them one by one. 1: the kernel also does, but the catalog row's `gflops`
+            one. 0: the kernel always copies them one by one. 1: it does the same, but the catalog row's `gflops`
             include the time of these copies.
     """
 

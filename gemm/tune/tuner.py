@@ -323,8 +323,10 @@ def _neighbours(row: Kernel, point: Point) -> list[Point]:
 
 @lru_cache(maxsize=1)
 def _product(backend: Backend, row: Kernel, device: Device, problem: Problem) -> tuple[Product, list[Operand]]:
-    """Return the operands for the check of `problem` and those for its timing, in the memory where the
-    backend computes."""
+    """Return the operands for the check of `problem` and those for its timing.
+
+    The operands are in the memory where the backend computes.
+    """
     product = Product(backend, row, device, problem, np.random.default_rng(problem.n))
     return product, measure.random_operands(backend, device, product.problem)
 

@@ -187,7 +187,7 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
 
 
 def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
-    """Return NVRTC's options: macros for the row's parameters and for the form, and strict arithmetic.
+    """Return NVRTC's options. They define the macros of the row and of the form, and require strict arithmetic.
 
     -use_fast_math and the options that it implies are not used. They flush denormals and contract alpha * acc to a
     fused multiply-add, which gemm's numerical contract does not allow.

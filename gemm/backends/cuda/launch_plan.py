@@ -33,6 +33,8 @@ _GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
 SCALE_AT = _GEMM.size - 32
 """The offset of alpha in struct Gemm, in bytes. alpha and then beta have 16 bytes each."""
 _MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
+"""The offsets of two pointers in struct Gemm: to the partial sums and to the counters; or, if the operands are planes,
+to the exponents of the left and of the right operand."""
 _ADDRESS = 8
 """Bytes of an address in a table of a pointer batch."""
 

@@ -41,8 +41,8 @@ LINE = 4096
 the copy engine reaches little more than half of the rate."""
 
 _GROUP, _GROUPS = 16 << 20, 32
-"""A stack is sent in groups of products, each with one launch: the minimum bytes of a group, the maximum number of
-groups."""
+"""A stack of small products is sent in groups, and one launch computes a group: the minimum bytes of a group, the
+maximum number of groups."""
 _LARGE = 64 << 20  # bytes; a product of a stack that has at least this size is cut into panels
 
 

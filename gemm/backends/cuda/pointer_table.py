@@ -102,7 +102,7 @@ def launch(
     """Enqueue the products of a table with the launch graph `launches(layout)`.
 
     The call pads the table to `rounded(count)` entries with zeros, which mean "no product". It therefore overwrites
-    the memory in `slot` that follows the products' entries. If it raises KernelFailed, nothing was computed.
+    the memory in `slot` that follows the products' entries. If the call raises KernelFailed, nothing was computed.
     """
     count, layout, bits, in_place, _ = table
     size = rounded(count)

@@ -90,7 +90,8 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
-        self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # {Replay: bytes}, oldest first
+        # {Replay: bytes of memory that it holds}, oldest first
+        self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
