@@ -62,7 +62,7 @@ def _standing_in(
 
     Args:
         found: the fastest candidate; `queue` has the others.
-        patient: wait for the verification of the fastest candidate instead of using a replacement.
+        patient: whether to wait for the verification of the fastest candidate instead of using a replacement.
     """
     unproven: list[Candidate] = []
     while found is not None and verification.unproven(found.kernel, queue.facts):
@@ -117,12 +117,12 @@ def _choose(request: Request, patient: bool, generation: int) -> Plan:
 class _Queue:
     """The candidates for a problem, the fastest first.
 
-    A candidate's time is predicted only when its lower bound is the least of the bounds and times that remain.
+    A candidate's time is predicted only when its lower bound is the least of all remaining bounds and times.
 
     Attributes:
-        away: the queue has candidates that do not compute in host memory.
+        away: whether the queue has candidates that do not compute in host memory.
         facts: the results of the probe; None if the queue was made without them.
-        searching: a search for devices is running.
+        searching: whether a search for devices is running.
     """
 
     def __init__(self, problem: Problem, facts: probe.Facts | None = None) -> None:

@@ -76,7 +76,8 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
 
     Args:
         traffic: bytes of all operands and the result.
-        least: return a lower bound, which ignores what can only add time: layouts, alignment, and idle multiprocessors.
+        least: whether to return a lower bound, which ignores what can only add time: layouts, alignment, and idle
+            multiprocessors.
     """
     m, n, sizes = problem.m, problem.n, problem.itemsizes
     a, b, out = tuple(problem.layout)
@@ -104,7 +105,8 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     # by element.
     if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
         storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
-        # The stores of a tile delay the next tile of the multiprocessor, unless it runs other blocks meanwhile.
+        # The stores of a tile delay the next tile of the multiprocessor, unless the multiprocessor runs other blocks
+        # meanwhile.
         if most == 1 or "blocks" in p:
             compute, storing = compute + storing, 0.0
     return Terms(compute * slower, traffic / reached, packing, launch, storing * slower)
@@ -138,7 +140,7 @@ def _brought(
             moved = unaligned
         if moved:
             launch += LAUNCH
-            # Packing copies each element singly if rows are not aligned, and once more if it transposes.
+            # Packing copies single elements once if rows are not aligned, and once more if it transposes.
             singly = (aligned % WIDE > 0) + transposed
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:

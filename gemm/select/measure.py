@@ -18,7 +18,7 @@ from gemm.core.problem import CALL, Device, DeviceView, Operand, Problem, Rates
 from gemm.select.verify.single import on_device, random_matrix, types_of
 
 LEAST = 16
-"""About the size along each axis of a product that takes only as long as its launch."""
+"""The approximate size, along each axis, of a product that takes only as long as its launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
 sizes; the rate of host memory follows from the time with MOVED."""

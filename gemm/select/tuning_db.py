@@ -231,7 +231,7 @@ def fingerprint(row: Kernel) -> str:
     """Return a fingerprint of the source files and the fixed parameters of `row`.
 
     A measurement made with another fingerprint does not apply to the row. All CPU rows use the identity of the engine
-    instead of source files, because the build compiles them into one library.
+    instead of source files, because the build compiles all their sources into one library.
     """
     fixed = {name: value for name, value in row.params.items() if name not in row.space and name not in row.derived}
     compiled = engine.identity() if row.backend in HOST_BACKENDS else disk_cache.compiled(row.source)
@@ -365,7 +365,7 @@ def _records(blob: bytes | None) -> tuple[Record, ...]:
 
 
 def save(device: Device, records: Iterable[Record]) -> None:
-    """Merge `records` into the stored records of `device`, including what another process has written meanwhile."""
+    """Merge `records` into the stored records of `device`. Keep records that another process has stored meanwhile."""
 
     def change(blob: bytes | None) -> bytes:
         known = {record.identity: record for record in _records(blob)}

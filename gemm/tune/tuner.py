@@ -92,7 +92,7 @@ def tune(
 
     Args:
         child: a worker of this module.
-        fast: spend at most FAST seconds.
+        fast: whether to spend at most FAST seconds.
         until: the time.monotonic() at which to stop. A candidate that is running at this time may finish.
 
     Raises:
@@ -177,7 +177,7 @@ class _Search:
             trial = str(answer["failed"])
         elif answer["ratio"] is None or not isinstance(best, float):
             trial = _rounded(answer["seconds"])
-        else:  # both were timed in the same rounds: the effect of other load cancels out
+        else:  # point and best point were timed in the same rounds: the effect of other load cancels out
             trial = _rounded(answer["ratio"] * best)
         record = replace(record, trials={**record.trials, key_of(point): trial})
         if not isinstance(trial, str) and (not isinstance(best, float) or trial < BETTER * best):
@@ -334,10 +334,11 @@ def _product(backend: Backend, row: Kernel, device: Device, problem: Problem) ->
 def answer(request: Line) -> Iterator[Line]:
     """Check and time the candidate of `request`.
 
-    The candidate is `kernel` with `params`. It is timed for about `budget` seconds, in turns with the same kernel with
-    the parameters `against`, unless `against` is null. Timing stops early if the candidate is much slower than `stop`,
-    the seconds of the fastest row so far. A candidate that is the best one so far must also pass the short checks of
-    gemm.select.verify, unless the request says `verified`. A request without a kernel only loads the driver.
+    The candidate is the request's `kernel` with its `params`. It is timed for about `budget` seconds, in turns with the
+    same kernel with the parameters `against`, unless `against` is null. Timing stops early if the candidate is much
+    slower than `stop`, the seconds of the fastest row so far. A candidate that is the best one so far must also pass
+    the short checks of gemm.select.verify, unless the request says `verified`. A request without a kernel only loads
+    the driver.
 
     The answer has a line {"step": "begin", "what": ...} for each stage. The last line is {"step": "trial", "seconds",
     "ratio"} or {"step": "trial", "failed": cause}. The ratio is candidate's time ÷ time of `against`, or null.
@@ -388,8 +389,8 @@ def _timed(field: Sequence[Callable[[int], float]], stop: float | None, budget: 
     """Return the median seconds of field[0], and the median over the rounds of the ratio field[0] / field[1].
 
     Each function in `field` runs a given number of products and returns their mean seconds. The ratio is None if there
-    is no field[1]. Timing stops after two rounds if field[0] is more than `SLOW` times as slow as field[1] or
-    `stop` in both rounds.
+    is no field[1]. Timing stops after two rounds if, in both rounds, field[0] takes more than `SLOW` times as
+    long as field[1], or more than `SLOW` times `stop`.
     """
     ending = time.perf_counter() + budget
     rounds = [[sample(1) for sample in field]]

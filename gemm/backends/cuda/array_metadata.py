@@ -207,7 +207,8 @@ def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
     not be such a tensor.
 
     Raises:
-        TypeError: gemm cannot multiply this CUDA array (mask, dtype, layout). The message contains `name`.
+        TypeError: gemm cannot multiply this CUDA array, because of its mask, dtype or layout. The message contains
+        `name`.
         BackendUnavailable: `array` is a CUDA array, but the CUDA backend cannot run.
     """
     if isinstance(array, np.ndarray):

@@ -177,7 +177,7 @@ class DeviceArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
-        self._lent = False  # whether the array was exported: others may then use it on streams unknown to gemm
+        self._lent = False  # whether it was exported: other libraries may then use it on streams unknown to gemm
         self._address = 0
         if self.nbytes:
             with device.handle as gpu:

@@ -285,7 +285,7 @@ def _features(capability: int) -> set[str]:
 def _kernel_module() -> str:
     """Return the driver's release, such as 580.159.03, or "" if the system does not report it.
 
-    One CUDA version covers many releases of the driver.
+    The CUDA version does not identify the driver, because many releases of the driver have the same CUDA version.
     """
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")

@@ -236,7 +236,7 @@ class Replay:
         """What gemm._memo needs to repeat the product in C code, or None if gemm._memo cannot repeat it.
 
         A tuple: the function that makes a new result, the gemm._memo.Sequence, and a tuple of (format of the scalars,
-        address of a prepacked b, b's span in bytes, the low bits that must be 0 in the addresses).
+        address of a prepacked b, the two numbers of b's span, the low bits that must be 0 in the addresses).
         """
         if not self.reader.native or self._launches.native is None:
             return None

@@ -271,7 +271,7 @@ class _Maker:
         return y
 
     def form(self, a: Operand, b: Operand, out: str) -> tuple[tuple[str, object], ...]:
-        """Return the macros of the kernel's form, in addition to the row's parameters."""
+        """Return the macros of the kernel's form. They do not include the row's parameters."""
         p, layout = self.row.params, self.layout
         found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
         for name, x in (("A", a), ("B", b)):

@@ -31,8 +31,8 @@ HOST = 50e9
 """Bytes per second between arrays and page-locked memory, both directions together. Measured with 16 threads for each
 copy, one copy after the other."""
 _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
-"""Seconds that the thread that calls the driver needs for a panel; seconds that it needs for a launch; the ratio up to
-which two times count as equal."""
+"""Seconds of the thread that calls the driver: _COPY for a panel, _LAUNCH for a launch. _ABOUT is the ratio up to which
+two times count as equal."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
 _GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
@@ -41,9 +41,9 @@ LINE = 4096
 the copy engine reaches little more than half of the rate."""
 
 _GROUP, _GROUPS = 16 << 20, 32
-"""A stack of small products is sent in groups, and one launch computes a group: the minimum bytes of a group, the
-maximum number of groups."""
-_LARGE = 64 << 20  # bytes; a product of a stack that has at least this size is cut into panels
+"""A stack of small products is sent in groups, and one launch computes each group. _GROUP is the minimum bytes of a
+group, _GROUPS the maximum number of groups."""
+_LARGE = 64 << 20  # bytes; the products of a stack are cut into panels if each has at least this size
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _one(shape: Shape, at: Cut, batch: tuple[int, ...]) -> list[Step]:
 
 
 Cuts = tuple[int, ...]
-"""The limits of panels: 0, then the end of each panel."""
+"""The boundaries of panels: 0, then the end of each panel."""
 
 
 @lru_cache(maxsize=1024)

@@ -73,7 +73,7 @@ def capturing(stream: int) -> bool:
 
 
 def rounded(count: int) -> int:
-    """Round `count` up, by at most an eighth. Each table size needs its own launch plan: rounding limits the sizes."""
+    """Round `count` up, by at most an eighth. Each size needs its own launch plan: rounding limits their number."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step
 

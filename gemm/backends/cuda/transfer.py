@@ -216,8 +216,8 @@ class Transfers:
     def fetch(self, array: np.ndarray, of: Block, cut: Cut, address: int, stream: int) -> None:
         """Queue a copy from the device, after the work that is on `stream` now.
 
-        It copies the part `cut` of the block at the device address `address` to the same part of `array`. `of` is the
-        block's layout. `advance` runs the queued copies.
+        The copy transfers the part `cut` of the block at the device address `address` to the same part of `array`.
+        `of` is the block's layout. `advance` runs the queued copies.
         """
         event = self._channel.mark(stream)
         host = of.on_host(array)

@@ -117,7 +117,7 @@ class Handle:
 
     @property
     def inherited(self) -> bool:
-        """Whether the parent of this forked process used the device. Then this process must not call the driver."""
+        """Whether the parent of this forked process used the device. If so, this process must not call the driver."""
         return self._process != os.getpid()
 
     def use(self) -> None:

@@ -68,7 +68,7 @@ class Launcher:
         return limit, (wanted[0], wanted[1])
 
     def _program(self, variant: str = "") -> tuple[str, str, str]:
-        """Return (source, options, name of the entry function) of the kernel in a variant."""
+        """Return (source, options, name of the entry function) of the kernel. `variant` is "" or a macro to define."""
         return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
 
     def replay(self, a: Any, b: Any, c: Any, out: Any, bias: None = None) -> Replay | None:
@@ -147,7 +147,7 @@ class Launcher:
         queue, events = self.handle.queue, []
         if isinstance(out, DeviceView):
             queue = out.queue or queue
-            # Each pyopencl Array has the events of the commands that still write it, on any queue.
+            # Each pyopencl Array has the events of the commands that still write to it, on any queue.
             events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
         traffic = Traffic(self.handle, queue, events)
         self._last.traffic = None

@@ -97,7 +97,7 @@ class Traffic:
     def reserve(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
     ) -> tuple[Staged, Memory]:
-        """Return memory for (batch, rows, cols) elements in `layout`. It is reserved for `name` until the call ends."""
+        """Return memory for (batch, rows, cols) elements in `layout`. It is reserved as `name` until the call ends."""
         self.release(name)
         batch, (rows, cols) = shape[0], layout.padded(*shape[1:])
         if layout.channels:
@@ -119,7 +119,7 @@ class Traffic:
     def release(self, *names: str) -> None:
         """Return the memory of `names`, or all memory if no names are given, to the device's pool.
 
-        Commands that still run may use the memory: the pool records the events after which it is free.
+        Commands that still run may use the memory: the pool records the events after which the memory is free.
         """
         for name in names or list(self._held):
             held = self._held.pop(name, None)
@@ -239,8 +239,8 @@ class Traffic:
 
 
 MOST_COMMANDS = 5
-"""The most commands of a product that can be repeated: three that pack operands, the kernel itself, and one that adds
-up the parts of k."""
+"""The maximum number of commands of a product that can be repeated: three that pack operands, the kernel itself, and
+one that adds up the parts of k."""
 
 
 class Replay:

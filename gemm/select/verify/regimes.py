@@ -102,7 +102,7 @@ def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
         way, (m, n, k) = launched(kernel, device, problem), (problem.m, problem.n, problem.k)
-        # A check spends most of its time on making the elements of a and b, and on comparing those of 8 outputs.
+        # A check spends most of its time on making the elements of a and b, and on comparing 8 outputs.
         elements = problem.batch * (m * k + k * n + 8 * m * n)
         name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), elements)
         if name not in best or rank < best[name][0]:

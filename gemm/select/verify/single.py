@@ -34,7 +34,7 @@ def types_of(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
 
 
 def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Return random numbers. Integers take any value of their type; other numbers, and complex parts, are -1 … 1."""
+    """Return random numbers. Integers take any value of their type; reals and complex parts are from -1 to 1."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return random.integers(info.min, info.max, shape, dtype, endpoint=True)
@@ -230,7 +230,7 @@ def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
 def _within(
     out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, kernel: Kernel
 ) -> bool:  # fmt: skip
-    """Whether each element, or each part of a complex element, is within the error bound. NaN never is."""
+    """Whether each element, or each part of a complex element, is within the error bound. NaN is never within it."""
     dtype = out.dtype
     if dtype.kind == "c":  # compute the real parts, then the imaginary parts, as real products with k' = 2k
         left = [np.concatenate([a.real, sign * a.imag], -1) for sign in (-1, 1)]
