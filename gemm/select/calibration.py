@@ -39,7 +39,7 @@ PRIOR, NEARBY = 0.1, 0.25
 """Weights in the mean: PRIOR for the uncorrected prediction, NEARBY for a neighbour's measurement. A measurement of the
 class itself has the weight 1."""
 MOST = 8.0
-"""Limit of measured ÷ predicted. A larger ratio has another cause than the model, such as other load."""
+"""Limit of measured ÷ predicted. A larger ratio has a cause outside the model, such as other load."""
 
 Class = tuple[int, ...]
 """A class of products: the sizes rounded to powers of two (`Problem.octaves`)."""
@@ -154,8 +154,8 @@ def learn(plan: Plan, seconds: float) -> None:
         deviation = min(deviation, error(seconds, model))  # other load only adds time: the least ratio is the truest
         observe(whose, at, max(deviation, math.log(_mean(whose, at, True))))
     _timed[kind] = count + 1, deviation
-    # Decide only after all TIMES measurements, because other load may have slowed a single one. The plan cache need not
-    # be cleared, because it never repeats a product whose choice is still in doubt.
+    # Decide only after all TIMES measurements, because other load may have slowed a single measurement. The plan cache
+    # need not be cleared, because it never repeats a product whose choice is still in doubt.
     if count == TIMES and model * _mean(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 

@@ -52,7 +52,7 @@ GATHERED = 8
 """Loading one element by itself takes as long as this many multiply-adds.
 
 A GPU's OpenCL kernel that reads operands in place loads single elements where rows are not whole vectors. Measured on
-an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in others.
+an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in other products.
 """
 
 MOST_PASSES = 1.5
@@ -222,7 +222,7 @@ class Bound:
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._kernel.space and timed(self._kernel, self._device):
-            flops = 0.0  # the bound then holds at any arithmetic rate, also at one that the tuner measured
+            flops = 0.0  # the bound then holds at any arithmetic rate, also at the rate that the tuner measured
         if self._modelled:
             terms = gpu_model.terms(self._kernel, self._device, problem, traffic, least=True)
         else:

@@ -9,7 +9,7 @@ tasks, because their threads do not exist in the child.
 A worker is a child process that loads drivers, because a driver may abort, hang or compute garbage. The worker process
 is `python -m MODULE` and calls `serve`, which answers each request on standard input with lines of JSON. The parent
 process holds a `Child` and reads each answer under a time limit. If the worker process died or hung, the next request
-starts a new one. A step that fails therefore costs only that step.
+starts a new one. A failure therefore costs only the step in which it occurs.
 """
 
 from __future__ import annotations

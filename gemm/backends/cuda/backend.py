@@ -61,8 +61,8 @@ class Launcher:
         self._launches = lru_cache(_KINDS)(lambda layout: Launches(self.gpu, recipe(kernel, self._chip, layout)))
         self._last = threading.local()
         itemsize = np.dtype(problem.dtype).itemsize
-        # If sums have a wider type than out, they must be rounded only once, at the end. Staging must then not cut k,
-        # because it would round the sums of each part of k to out's type.
+        # If sums have a wider type than out, they must be rounded only once, at the end. In this case staging
+        # must not cut k, because it would round the sums of each part of k to out's type.
         whole = self.scale.form not in "IQ" and itemsize < struct.calcsize(self.scale.form)
         self._cuts_k = not (self.ordered or problem.fused or whole)
         self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart

@@ -196,8 +196,9 @@ class Launched(NamedTuple):
     def overwrites_c(self) -> bool:
         """Whether out is c and several launches write out.
 
-        If a launch fails after an earlier one has overwritten c, no kernel can compute the product any more. A Replay
-        must not repeat such a product: after a failure, the full path would compute it again from the overwritten c.
+        If a launch fails after an earlier launch has overwritten c, no kernel can compute the product any more. A
+        Replay must not repeat such a product: after a failure, the full path would compute it again from the
+        overwritten c.
         """
         return self.addresses[C] == self.addresses[OUT] and sum(step.scaled for step in self.launches.recipe.steps) > 1
 

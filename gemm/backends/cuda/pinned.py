@@ -83,7 +83,7 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
     The arrays must have the same shape and element size, and must not overlap.
 
     With `stream`, the stores bypass the caches. Set `stream` for data that is not read again soon: copies out of
-    slots are then nearly twice as fast (16 threads of a Xeon). Do not set it for copies into slots: they would be half
+    slots are then nearly twice as fast (16 threads of a Xeon). Do not set it for copies into slots: these would be half
     as fast, because the copy engine reads the slots immediately.
     """
     if source.nbytes >= _THREADED_FROM:
@@ -192,7 +192,8 @@ class Ring:
         self._slots: deque[Slot] = deque()  # slots that no caller holds, in the order of `give`
 
     def take(self) -> Slot:
-        """Return a free slot. Wait for one if necessary. The caller must not hold more than DEPTH slots at a time.
+        """Return a free slot. If necessary, wait until a slot is free. The caller must not hold more than DEPTH slots
+        at a time.
 
         The caller records the slot's event after the last use that it enqueues, then returns the slot with `give`.
         """
@@ -249,7 +250,7 @@ class Channel:
         return int(event)
 
     def settle(self) -> None:
-        """Wait until all enqueued work has ended, successfully or not. The memory that it used is then free."""
+        """Wait until all enqueued work has ended, successfully or not. Its memory may then be reused."""
         self.thread.wait()
         for stream in self._streams:
             with suppress(KernelFailed):  # the call that waits for a result raises the error

@@ -158,7 +158,7 @@ class Transfers:
     """The transfers of one product on its channel.
 
     The channel's copy thread copies between arrays and slots. This object queues the driver calls that must follow each
-    copy. The caller can therefore give the thread its next copy before the current one ends.
+    copy. The caller can therefore give the thread its next copy before the current copy ends.
 
     Attributes:
         wrote: whether an element of out may have changed.

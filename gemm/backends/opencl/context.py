@@ -131,9 +131,9 @@ class Handle:
     def _works(self) -> bool:
         """Return whether the device can still copy a byte.
 
-        This test is necessary because error codes do not tell whether a device is lost. Drivers report a device that
-        hangs, was reset or is gone with many codes, such as OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE. A product that
-        is only too large can cause the same codes.
+        This test is necessary because error codes do not tell whether a device is lost. If a device
+        hangs, was reset or is gone, drivers return many codes, such as OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE. A
+        product that is only too large can cause the same codes.
         """
         import pyopencl as cl
 

@@ -231,7 +231,7 @@ def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], pr
     - kernels[0] computes c.
     - kernels[1] computes d and f. If it is missing or None, `_next(kernels[0])` computes them.
     - The simplest kernel of the type of x computes x. If there is none, x is not computed: the host computes one x for
-      each chain, and both are copied to the device before the launches.
+      each chain, and copies both to the device before the launches.
 
     Each column of e and each row of g has a single element other than 0. Each element of d and f therefore depends on
     exactly one element of c.

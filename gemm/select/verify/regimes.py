@@ -129,7 +129,7 @@ def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
     """Yield products of a few tiles, and of about 1/2, 1, 3/2, 2 and 3 waves of tiles.
 
-    The number of tiles in a wave depends on the number of parts of k. All such numbers are tried.
+    The number of tiles in a wave depends on the number of parts of k. All possible numbers of parts are tried.
     """
     units, p = units_of(device), kernel.params
     most = max(p.get("parts", 0), 1)
