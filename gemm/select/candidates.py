@@ -133,7 +133,7 @@ class Lineup:
                 self.able.setdefault(each.device, []).append((place, each))
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
-        """Return (whether it is the last resort, lower bound in seconds, index in `all`) of each candidate in `able`."""
+        """Return (whether it is the last resort, bound in seconds, index in `all`) for each candidate in `able`."""
         flops, moved, found = problem.flops, problem.moved, list[tuple[bool, float, int]]()
         for rows in self.able.values():
             # For operands in host memory, one calibration factor applies to all kernels of the device.

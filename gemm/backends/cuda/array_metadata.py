@@ -265,7 +265,7 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
 
 
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
-    """Convert an array that exports the CUDA Array Interface.
+    """Return a DeviceView of an array that exports the CUDA Array Interface.
 
     The interface's entry `stream` is the stream with pending work on the array. None means that no work is pending.
     """

@@ -273,7 +273,7 @@ class Replay:
 
 
 def _itemsize(x: Any) -> int:
-    """Return the bytes of an element of an array of any library."""
+    """Return the element size, in bytes, of an array of any library."""
     return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
 
 

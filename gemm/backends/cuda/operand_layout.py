@@ -1,4 +1,4 @@
-"""The operand layouts that CUDA kernels read: in place, copied, split into planes, or described by tensor maps."""
+"""How CUDA kernels read operands: in place, from a copy, split into planes, or through tensor maps."""
 
 from __future__ import annotations
 

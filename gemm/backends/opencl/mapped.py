@@ -156,7 +156,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.nd
 
 
 def _padded(length: int, most: int) -> int:
-    """Round `length` up, by at most an eighth, to a multiple of a power of two, which is at most `most`."""
+    """Round `length` up to a multiple of the largest power of two that is at most `length` / 8 and at most `most`."""
     grain = min(most, 1 << max(length // 8, 1).bit_length() - 1)
     return -(-length // grain) * grain
 

@@ -342,7 +342,7 @@ class Replay:
             self._handle.count("packed", self._packs)
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
-        self._queue.flush()  # a command that waits in another queue does not start this queue
+        self._queue.flush()  # start the commands: a wait for them in another queue does not
         return out
 
 
