@@ -1,8 +1,9 @@
 """Cuts a product of host operands into panels, so that copies overlap with arithmetic. This module calls no driver.
 
 gemm sends panels of a (rows) and of b (columns) in turn. After i panels of each, the GPU has the operands of the
-top-left rectangle of out with these rows and columns. The last two panels extend this rectangle by an L-shaped region.
-gemm computes the region, and fetches the results, while it sends the next panels.
+top-left rectangle of out with these rows and columns. Panel i of a and panel i of b extend
+the previous rectangle by an L-shaped region. gemm computes the region, and fetches the results, while it sends the next
+panels.
 
 The computable part of out grows with the square of the data sent, so the first panels can be narrow at little cost.
 Panels that are too narrow leave multiprocessors idle.

@@ -30,7 +30,7 @@ from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned
 
 SLOT = 16 << 20
-"""Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times as long as the host needs to start a copy."""
+"""Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times the time to start a copy."""
 SMALL = 4 << 20
 """Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would
 hide at most half of the copy time (about 0.05 ms at 40 GB/s). Their threads and driver calls would take as much

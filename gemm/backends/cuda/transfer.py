@@ -24,8 +24,8 @@ from gemm.backends.cuda.pinned import AHEAD, DEPTH, SLOT, Channel, Slot, channel
 from gemm.core.operands import Cut, Range
 
 _MEMCPY2D = struct.Struct(2 * "2QI4x4Q" + "2Q")
-"""struct CUDA_MEMCPY2D: x, y, memory type, host address, device address, array and pitch of the source, the same of the
-target, the width and the number of rows."""
+"""struct CUDA_MEMCPY2D: x, y, memory type, host address, device address, array and pitch of the source; the same fields
+of the target; the width; the number of rows."""
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_*
 ALIGN = 256
 """The alignment of operands on the device, in bytes. cuMemAlloc has the same alignment."""
