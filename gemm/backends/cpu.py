@@ -21,7 +21,7 @@ from gemm.core.problem import Device, DeviceView, Operand, Problem
 def _features() -> frozenset[str]:
     """Return the CPU's instruction sets. If GEMM_CPU_ISA names a target, return only those that the target needs.
 
-    Raises BackendUnavailable if there is no such target, or if the CPU lacks an instruction set that it needs.
+    Raises BackendUnavailable if there is no such target, or if the CPU lacks an instruction set that the target needs.
     """
     found = features()
     wish = os.environ.get("GEMM_CPU_ISA")
@@ -45,7 +45,7 @@ def _features() -> frozenset[str]:
 
 
 class CpuBackend(Backend):
-    """Micro-kernels for scalar C, NEON, AVX2 and AVX-512. One cache-blocked, threaded driver calls all of them."""
+    """Micro-kernels for scalar C, NEON, AVX2 and AVX-512. One cache-blocked, threaded loop nest calls all of them."""
 
     name: ClassVar[str] = "cpu"
 
@@ -74,7 +74,7 @@ class CpuBackend(Backend):
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
         """Return a launch of `kernel` for products with the m, n and k of `problem`."""
         loaded = self._engine
-        if missing := set(kernel.needs) - device.features:  # such a kernel would execute an illegal instruction
+        if missing := set(kernel.needs) - device.features:  # the CPU would stop at an illegal instruction
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
         if not hasattr(loaded.lib, kernel.name):
             cause = "it is of another architecture, or the extension was built before the row was added"
@@ -119,7 +119,7 @@ class CpuLaunch:
         """
         self._ffi, self._lib = loaded.ffi, loaded.lib
         self._kernel, self._problem, self._goes_on = kernel, problem, goes_on
-        self._plans: dict[Any, tuple[Any, Any]] = {}  # by layout
+        self._plans: dict[Any, tuple[Any, Any]] = {}  # {layout: result of _plan}
 
     def __call__(self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float) -> None:
         ready = self._ready(a, b, c, out)
@@ -163,11 +163,13 @@ class CpuLaunch:
     def _plan(
         self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool
     ) -> tuple[Any, Any] | None:
-        """Return (gemm_plan, the memory that it points to); or None if a stride is no multiple of its element size.
+        """Return (gemm_plan, the memory that the plan points to).
+
+        Returns None if a stride is not a multiple of the operand's element size.
 
         Args:
-            stack: out's batch axes.
-            strides: byte strides of a, b, c and out. Without c, the strides of out take its place.
+            stack: the lengths of out's batch axes.
+            strides: byte strides of a, b, c and out. If there is no c, its strides are those of out.
             sizes: bytes of an element of a, b, c and out.
             prepared: whether b is prepacked.
         """
@@ -205,7 +207,8 @@ class CpuLaunch:
 def _through_copies(launch: Launch, *operands: Any, out: Any, scalars: tuple[float, float]) -> None:
     """Launch with C-ordered copies of the host operands.
 
-    An address or a stride of one of them is not a multiple of the element size, as in fields of packed records.
+    The kernels cannot use an operand whose address or strides are not multiples of its element size, such as a field of
+    packed records.
     """
     copies = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in operands)
     result = np.array(out, order="C")  # with `goes_on`, the launch adds to the values of out

@@ -36,7 +36,7 @@ class NumpyBackend(Backend):
                 if c is None and alpha == 1 and work == dtype:
                     matmul(a, b, out=out)
                     return
-                # The result is a new array. If k = 0, matmul returns the zeros that the contract requires.
+                # The result is a new array. If k = 0, matmul returns zeros, as every backend must.
                 result = matmul(a.astype(work, copy=False), b.astype(work, copy=False))
                 _scale(result, alpha)
                 if c is not None:

@@ -19,7 +19,7 @@ def backend(name: str) -> Backend:
 
 
 def absent(name: str) -> BackendUnavailable:
-    """Return the error for a device key, such as "opencl:3", for which its backend has no usable device.
+    """Return the error for a device key, such as "opencl:3", that names no usable device.
 
     Raises BackendUnavailable if the backend cannot list its devices at all.
     """

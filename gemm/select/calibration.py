@@ -11,11 +11,11 @@ larger. If no neighbour was measured either, the prediction stays unchanged.
 
 The running process times only products whose choice is in doubt: products of host arrays for which another device is
 predicted to take at most `DOUBT` times as long as the chosen device. In each class the first product warms up, and the
-next `TIMES` products are timed. If the chosen device proves slower than the prediction for the other device, the chosen
-device is not chosen again. A class of products changes its device at most as often as there are devices. A choice that
-is not in doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible products are not timed, and
-the running process does not correct their predictions. Products whose operands a device may use in place
-(`Problem.places`) are neither timed nor corrected: they transfer less than other products of their class.
+next `TIMES` products are timed. If the chosen device proves slower than the prediction for the other device, later
+products of this class do not use the chosen device. A class of products changes its device at most as often as there
+are devices. A choice that is not in doubt has no extra cost. GEMM_ADAPT=0 disables these measurements. Reproducible
+products are not timed, and the running process does not correct their predictions. Products whose operands a device may
+use in place (`Problem.places`) are neither timed nor corrected: they transfer less than other products of their class.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PRIOR, NEARBY = 0.1, 0.25
 """Weights in the mean: PRIOR for the uncorrected prediction, NEARBY for a neighbour's measurement. A measurement of the
 class itself has the weight 1."""
 MOST = 8.0
-"""Limit of measured ÷ predicted. A larger ratio has another cause than the model, such as other load."""
+"""Limit of measured ÷ predicted. A larger ratio has a cause outside the model, such as other load."""
 
 Class = tuple[int, ...]
 """A class of products: the sizes rounded to powers of two (`Problem.octaves`)."""
@@ -154,8 +154,8 @@ def learn(plan: Plan, seconds: float) -> None:
         deviation = min(deviation, error(seconds, model))  # other load only adds time: the least ratio is the truest
         observe(whose, at, max(deviation, math.log(_mean(whose, at, True))))
     _timed[kind] = count + 1, deviation
-    # Decide only after all TIMES measurements, because other load may have slowed a single one. The plan cache need not
-    # be cleared, because it never repeats a product whose choice is still in doubt.
+    # Decide only after all TIMES measurements, because other load may have slowed a single measurement. The plan cache
+    # need not be cleared, because it never repeats a product whose choice is still in doubt.
     if count == TIMES and model * _mean(whose, at, False) > plan.rival:
         verification.forget_choices(repeated=False)
 

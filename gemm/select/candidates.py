@@ -121,7 +121,8 @@ class Lineup:
 
     Attributes:
         all: all candidates, in the order of the catalog.
-        able: {device: (index in `all`, candidate) of each of its candidates that can compute a product of this kind}.
+        able: {device: (index in `all`, candidate) of each candidate on that device that can compute a product of this
+            kind}.
     """
 
     def __init__(self, all: Iterable[RowOnDevice]) -> None:
@@ -132,7 +133,7 @@ class Lineup:
                 self.able.setdefault(each.device, []).append((place, each))
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
-        """Return (is the last resort, lower bound in seconds, index in `all`) of each able candidate."""
+        """Return (whether it is the last resort, bound in seconds, index in `all`) for each candidate in `able`."""
         flops, moved, found = problem.flops, problem.moved, list[tuple[bool, float, int]]()
         for rows in self.able.values():
             # For operands in host memory, one calibration factor applies to all kernels of the device.
@@ -149,8 +150,8 @@ def lineup(
     """Return the catalog rows that `backend` and `kernel` admit, on each device that `backend` admits.
 
     Args:
-        host: rows that compute in host memory if true, else all other rows.
-        trusting: include rows without verification, and rows that `auto` does not choose.
+        host: whether to return the rows that compute in host memory. If not, all other rows are returned.
+        trusting: whether to include rows without verification, and rows that `auto` does not choose.
     """
     rows = [row for row in admitted(backend, kernel) if (row.backend in HOST_BACKENDS) == host]
     if backend == "cpu" and kernel is None and host and all(unfit(row, example) for row in rows):
@@ -262,7 +263,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
     """Return which features `row` needs and `device` lacks; or "".
 
-    If the row's types need ml_dtypes and it is not installed, return that.
+    If the row's types need the package ml_dtypes and it is not installed, the result says this instead.
     """
     extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
     if extra and importlib.util.find_spec("ml_dtypes") is None:

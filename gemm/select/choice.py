@@ -62,7 +62,7 @@ def _standing_in(
 
     Args:
         found: the fastest candidate; `queue` has the others.
-        patient: wait for the verification of the fastest candidate instead of using a replacement.
+        patient: whether to wait for the verification of the fastest candidate instead of using a replacement.
     """
     unproven: list[Candidate] = []
     while found is not None and verification.unproven(found.kernel, queue.facts):
@@ -80,7 +80,7 @@ def _standing_in(
     if found is not None and (found.seconds or 0.0) <= latest:
         return found, True
     # No verified candidate is fast enough to be the replacement. If the fastest row has `lazy_verify`, verify the
-    # simplest kernel of its device now: that takes a tenth of the time.
+    # simplest kernel of its device now: this takes a tenth of the time that verifying the fastest row takes.
     if soonest.kernel.lazy_verify:
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
@@ -117,12 +117,12 @@ def _choose(request: Request, patient: bool, generation: int) -> Plan:
 class _Queue:
     """The candidates for a problem, the fastest first.
 
-    A candidate's time is predicted only when its lower bound is the least of the bounds and times that remain.
+    A candidate's time is predicted only when its lower bound is the least of all remaining bounds and times.
 
     Attributes:
-        away: the queue has candidates that do not compute in host memory.
-        facts: the result of the probe; None while it is unknown and nothing has waited for it.
-        searching: a search for devices is running.
+        away: whether the queue has candidates that do not compute in host memory.
+        facts: the results of the probe; None if the queue was made without them.
+        searching: whether a search for devices is running.
     """
 
     def __init__(self, problem: Problem, facts: probe.Facts | None = None) -> None:
@@ -157,7 +157,7 @@ class _Queue:
         return None
 
     def pop(self, without: Set[tuple[str, str]] = frozenset()) -> Candidate | None:
-        """Return the fastest candidate that is not `without`, and remove it from the queue; None if there is none.
+        """Return the fastest candidate that is not in `without`, and remove it from the queue; None if there is none.
 
         All faster candidates are removed, too. `without` has (kernel, device) pairs.
         """
@@ -224,7 +224,8 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
         raise ValueError(
             f"backend={backend!r} cannot reach operands that lie on {holder.key}; copy them to the host first"
         )
-    # Rows with `lazy_verify` need no result of the probe, and operands in the device's memory need no transfer.
+    # Rows with `lazy_verify` are verified without the probe, and operands on the device need no measured link. If all
+    # rows have `lazy_verify`, the probe's results are therefore not needed.
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
         queue.facts = probe.soon() if backend == "auto" else probe.facts()
         queue.searching = queue.facts is None

@@ -52,7 +52,7 @@ GATHERED = 8
 """Loading one element by itself takes as long as this many multiply-adds.
 
 A GPU's OpenCL kernel that reads operands in place loads single elements where rows are not whole vectors. Measured on
-an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in others.
+an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in other products.
 """
 
 MOST_PASSES = 1.5
@@ -118,7 +118,7 @@ def _overlapped(one: float, other: float) -> float:
 
 
 def _times(terms: gpu_model.Terms, rates: Rates, moved: tuple[int, int]) -> tuple[float, float, float]:
-    """The formula of the cost model.
+    """Return the parts of a product's time, by the formula of the cost model.
 
     Args:
         moved: (bytes of operands sent to the device, bytes of results fetched from it).
@@ -190,7 +190,7 @@ class Bound:
 
         Args:
             measured: the measured rates of the kernel and of its variants; may be empty.
-            moved: the operands are in host memory.
+            moved: whether operands are transferred to the device, because they are in host memory.
             least: the least calibration factor of the kernel's predictions.
         """
         self._least = least
@@ -212,7 +212,7 @@ class Bound:
     def seconds(
         self, problem: Problem, flops: float, moved: tuple[int, int], factor: float | None = None
     ) -> float:  # fmt: skip
-        """Return the lower bound of each prediction for `problem`, in seconds.
+        """Return a lower bound, in seconds, of the predictions for `problem` with any variant of the kernel.
 
         Args:
             flops: the problem's FLOPs.
@@ -222,7 +222,7 @@ class Bound:
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._kernel.space and timed(self._kernel, self._device):
-            flops = 0.0  # the bound then holds at any arithmetic rate, also at one that the tuner measured
+            flops = 0.0  # the bound then holds at any arithmetic rate, also at the rate that the tuner measured
         if self._modelled:
             terms = gpu_model.terms(self._kernel, self._device, problem, traffic, least=True)
         else:
@@ -250,7 +250,7 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
     It can if the operands consist of whole tiles, in the kernel's layout, and the kernel reads no image.
 
     Args:
-        padded: the operands are in memory whose padding makes all tiles whole.
+        padded: whether the operands are in memory whose padding makes all tiles whole.
     """
     p, k = kernel.params, problem.k
     if not {"a_rows", "b_rows"} & p.keys():
@@ -266,7 +266,10 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
 
 
 def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
-    """Return m, n and the layouts of a and b in the launch. They are exchanged if `kernel` computes out^T = b^T a^T."""
+    """Return m, n and the layouts of the left and right operands of the launch.
+
+    If `kernel` computes out^T = b^T a^T, m and n are exchanged, and the operands are b^T and a^T.
+    """
     m, n, a, b = problem.m, problem.n, problem.layout[0], problem.layout[1]
     return (
         (n, m, gpu_model.TRANSPOSED[b], gpu_model.TRANSPOSED[a]) if kernel.swaps(m, n, problem.layout) else (m, n, a, b)

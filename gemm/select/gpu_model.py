@@ -76,7 +76,8 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
 
     Args:
         traffic: bytes of all operands and the result.
-        least: return a lower bound, which ignores what can only add time: layouts, alignment, and idle multiprocessors.
+        least: whether to return a lower bound, which ignores what can only add time: layouts, alignment, and idle
+            multiprocessors.
     """
     m, n, sizes = problem.m, problem.n, problem.itemsizes
     a, b, out = tuple(problem.layout)
@@ -104,7 +105,8 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     # by element.
     if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
         storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
-        # The stores of a tile delay the next tile of the multiprocessor, unless it runs other blocks meanwhile.
+        # The stores of a tile delay the next tile of the multiprocessor, unless the multiprocessor runs other blocks
+        # meanwhile.
         if most == 1 or "blocks" in p:
             compute, storing = compute + storing, 0.0
     return Terms(compute * slower, traffic / reached, packing, launch, storing * slower)
@@ -138,7 +140,7 @@ def _brought(
             moved = unaligned
         if moved:
             launch += LAUNCH
-            # Packing copies each element singly if rows are not aligned, and once more if it transposes.
+            # Packing copies single elements once if rows are not aligned, and once more if it transposes.
             singly = (aligned % WIDE > 0) + transposed
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
@@ -166,12 +168,13 @@ class _Way(NamedTuple):
 
     Attributes:
         size: bytes of an element.
-        along_k: the operand has unit stride along k.
+        along_k: whether the operand has unit stride along k.
         moved: bytes that packing reads and writes for each element before the kernel can read it; 0 without packing.
         unaligned: `moved` for rows that are not aligned to `WIDE` bytes.
-        transposed: packing transposes the operand.
-        vector: the alignment of the operand's rows, in bytes, from which the kernel does not copy elements one by one;
-            0 if it always does. 1 if it does, but the time of these copies is part of the catalog row's `gflops`.
+        transposed: whether packing transposes the operand.
+        vector: the least alignment of the operand's rows, in bytes, at which the kernel does not copy elements one by
+            one. 0: the kernel always copies them one by one. 1: it does the same, but the catalog row's `gflops`
+            include the time of these copies.
     """
 
     size: int

@@ -18,7 +18,7 @@ from gemm.core.problem import CALL, Device, DeviceView, Operand, Problem, Rates
 from gemm.select.verify.single import on_device, random_matrix, types_of
 
 LEAST = 16
-"""About the size along each axis of a product that takes only as long as its launch."""
+"""The approximate size, along each axis, of a product that takes only as long as its launch."""
 LITTLE, MOVED = 1 << 20, 64 << 20
 """Bytes of the large operand, or of the result, in a timed product. The rate of a link follows from the times with both
 sizes; the rate of host memory follows from the time with MOVED."""
@@ -70,7 +70,7 @@ def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launc
     streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
     if not streams:
         return 0.0
-    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # of a, b and out
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # the same for a, b and out
     abreast = ABREAST * device.limits["compute_units"]
     m, n = (rows * abreast, columns) if streams & 1 else (rows, columns * abreast)
     most = min(READ, device.limits.get("max_alloc", READ)) // itemsize

@@ -2,7 +2,7 @@
 
 The worker is a child process, `python -m gemm.select.probe` (see gemm.select.worker). It loads each backend. On each
 device it verifies each kernel (gemm.select.verify) and measures the kernel's rates. It does the same for each kernel
-with parameters that are shipped for the device or were tuned with another driver. Kernels with `lazy_verify` are
+with the parameters that are shipped for the device or were tuned with another driver. Kernels with `lazy_verify` are
 verified later (gemm.select.verification).
 
 If a step kills or hangs the worker, the kernel of that step counts as failed, and a new worker continues without it.
@@ -32,7 +32,7 @@ from gemm.select.worker import Line, Task
 log = logging.getLogger("gemm")
 
 RESTARTS = 4
-"""Greatest number of workers for one probe. If the last one dies, too, the probe ends with what it has found."""
+"""Greatest number of workers for one probe. If the last worker dies, too, the probe ends with the results so far."""
 
 
 class Facts:
@@ -78,8 +78,8 @@ class Facts:
     def link(self, device: Device) -> Rates | None:
         """Return the rates of any one kernel that passed on `device`; None if there is none.
 
-        They are for kernels whose arithmetic and memory time the GPU model predicts: only the rates of launches and
-        transfers are used.
+        The rates are for kernels whose times of arithmetic and memory accesses the GPU model predicts. For such kernels
+        only the rates of launches and transfers are used.
         """
         key = next((k for k, x in self.devices.items() if (x["name"], x["driver"]) == (device.name, device.driver)), "")
         return next((_rates(x) for (_, where), x in self.kernels.items() if where == key and x["ok"]), None)
@@ -105,7 +105,7 @@ def facts(*kind: str) -> Facts | None:
     """Return the results of the probe. If they are not known, run a probe and wait for it.
 
     Args:
-        kind: "drivers" for a probe that only looks for devices; nothing for a probe that also verifies kernels.
+        kind: "drivers" for a probe that only looks for devices; no argument for a probe that also verifies kernels.
     """
     if recalled[entry(*kind)] is None:
         _begin(*kind).wait()
@@ -222,7 +222,7 @@ def _probe(task: Task, *, verify: bool) -> Facts:
     If an earlier process ended during its probe, the results that it had stored on disk are used.
 
     Args:
-        verify: verify and time kernels, too; otherwise only search for devices.
+        verify: whether to verify and time kernels, too. If not, the workers only search for devices.
     """
     begun = entry("begun")
     lines: list[Line] = json.loads((disk_cache.load(begun) if verify else None) or b"[]")
@@ -289,8 +289,8 @@ def _check(request: Line) -> Iterator[Line]:
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
         for passed, check in planned(backend, kernel, device, full=False):
             check()
-            yield {"step": "begin", "what": f"what follows {passed}"}  # the time limit starts anew
-    except (BackendUnavailable, StopIteration) as failure:  # this says nothing about the kernel
+            yield {"step": "begin", "what": f"what follows {passed}"}  # each line restarts the time limit
+    except (BackendUnavailable, StopIteration) as failure:  # a lack of the device is no fault of the kernel
         left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
         yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}
         return

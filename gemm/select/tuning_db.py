@@ -216,7 +216,7 @@ class Choice(NamedTuple):
 
     Attributes:
         origin: where the parameters come from, in words.
-        here: the tuner verified the parameters on this device with this driver.
+        here: whether the tuner verified the parameters on this device with this driver.
         record: the measurement of this class, or of a class at most `NEAR` away, on this device and driver; or None.
     """
 
@@ -231,7 +231,7 @@ def fingerprint(row: Kernel) -> str:
     """Return a fingerprint of the source files and the fixed parameters of `row`.
 
     A measurement made with another fingerprint does not apply to the row. All CPU rows use the identity of the engine
-    instead of source files, because the build compiles them into one library.
+    instead of source files, because the build compiles all their sources into one library.
     """
     fixed = {name: value for name, value in row.params.items() if name not in row.space and name not in row.derived}
     compiled = engine.identity() if row.backend in HOST_BACKENDS else disk_cache.compiled(row.source)
@@ -290,7 +290,7 @@ def _tuned(row: Kernel, device: Device, wanted: Class) -> tuple[Choice, ...]:
 
 
 def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[tuple[Record, Kernel]]:
-    """Yield each record with `row` in the record's parameters, nearest class first.
+    """Yield (record, `row` with the record's parameters) for each of `records`, the nearest class first.
 
     Records whose parameters are no longer in the row's space are skipped.
     """
@@ -365,7 +365,7 @@ def _records(blob: bytes | None) -> tuple[Record, ...]:
 
 
 def save(device: Device, records: Iterable[Record]) -> None:
-    """Merge `records` into the stored records of `device`, including what another process has written meanwhile."""
+    """Merge `records` into the stored records of `device`. Keep records that another process has stored meanwhile."""
 
     def change(blob: bytes | None) -> bytes:
         known = {record.identity: record for record in _records(blob)}

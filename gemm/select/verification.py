@@ -57,7 +57,7 @@ def forget_choices(*, repeated: bool = True) -> None:
     """Clear the cached choices, because something that they depend on has changed.
 
     Args:
-        repeated: clear the plan cache, too, which repeats products without a new choice.
+        repeated: whether to clear the plan cache, too. The plan cache repeats products without a new choice.
     """
     global generation
     generation = next(_changes) + 1
@@ -104,7 +104,8 @@ def unproven(kernel: Kernel, facts: Facts | None) -> bool:
 def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
     """Return why `auto` must not choose `kernel` on `device`, as far as is known; or "".
 
-    An `unproven` kernel without a result is allowed, because gemm.select.choice has it verified before its first use.
+    An `unproven` kernel without a result is allowed, because gemm.select.choice verifies such a kernel before its first
+    use.
     """
     lazy = unproven(kernel, facts)
     found = record(kernel, device) if lazy else facts.of(kernel, device) if facts else None

@@ -9,7 +9,7 @@ tasks, because their threads do not exist in the child.
 A worker is a child process that loads drivers, because a driver may abort, hang or compute garbage. The worker process
 is `python -m MODULE` and calls `serve`, which answers each request on standard input with lines of JSON. The parent
 process holds a `Child` and reads each answer under a time limit. If the worker process died or hung, the next request
-starts a new one. A step that fails therefore costs only that step.
+starts a new one. A failure therefore costs only the step in which it occurs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Task:
 
     Attributes:
         child: the worker (child process) that does the work.
-        stopped: this process is ending; the work must stop.
-        leave: called when this process ends, to store what has been found so far.
+        stopped: whether this process is ending. If so, the work must stop.
+        leave: a function that is called when this process ends, to store what the work has found so far.
     """
 
     def __init__(self, key: object, what: str, work: Callable[[Task], None], child: Child) -> None:

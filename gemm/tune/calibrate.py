@@ -114,7 +114,7 @@ def _measured(device: Device, problem: Problem, patience: float) -> Iterator[Mea
     able = [c for c in able if not c.kernel.lazy_verify or (verification.record(c.kernel, device) or {}).get("ok")]
     most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
     near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
-    if not near or (near[0].seconds or 0.0) > patience:  # it would leave no time for other products
+    if not near or (near[0].seconds or 0.0) > patience:  # timing the product would leave no time for others
         return
     for candidate in near:
         try:

@@ -40,7 +40,8 @@ PATIENCE = 10.0
 """Seconds that a stage of a candidate (to build, check, time or verify it) may take after the run's time is up. If the
 stage takes longer, the run ends and the candidate does not count as failed."""
 HOPELESS = 4.0
-"""A kernel is not searched if its first trial is more than this many times as slow as the best kernel of the class."""
+"""The search for a kernel's parameters ends after the first trial if this trial is more than HOPELESS times as slow as
+the best trial of any kernel in the class."""
 SMALL = 48
 """A space of at most this many points is searched completely. A point is one value for each parameter of the space."""
 SAMPLES = 24
@@ -50,7 +51,7 @@ MOST = 96
 """Greatest number of points that the search tries in a larger space."""
 BETTER = 0.98
 """A candidate replaces the best one only if candidate's time ÷ best time is less than this. Two measurements of the
-same candidate can differ by as much."""
+same candidate can differ by 2 %."""
 ROUNDS = 9
 SAMPLE = 2e-3
 """Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
@@ -91,7 +92,7 @@ def tune(
 
     Args:
         child: a worker of this module.
-        fast: spend at most FAST seconds.
+        fast: whether to spend at most FAST seconds.
         until: the time.monotonic() at which to stop. A candidate that is running at this time may finish.
 
     Raises:
@@ -176,7 +177,7 @@ class _Search:
             trial = str(answer["failed"])
         elif answer["ratio"] is None or not isinstance(best, float):
             trial = _rounded(answer["seconds"])
-        else:  # both were timed in the same rounds: the effect of other load cancels out
+        else:  # point and best point were timed in the same rounds: the effect of other load cancels out
             trial = _rounded(answer["ratio"] * best)
         record = replace(record, trials={**record.trials, key_of(point): trial})
         if not isinstance(trial, str) and (not isinstance(best, float) or trial < BETTER * best):
@@ -197,7 +198,7 @@ class _Search:
             if time.monotonic() >= until:
                 return
             answer = self._asked(best, default, None, until)
-            if answer is None or "ratio" not in answer:  # no conclusion, because the values worked before
+            if answer is None or "ratio" not in answer:  # no conclusion: the values worked before
                 return
             seconds, gain = answer["seconds"], 1 / answer["ratio"]
             if gain < 1 / BETTER:
@@ -283,7 +284,9 @@ def size(row: Kernel, names: Mapping[str, int]) -> int:
 
 
 def proposals(row: Kernel, names: Mapping[str, int], seeds: Iterable[Point] = ()) -> Generator[Point, float, None]:
-    """Yield points to try, each once: the catalog's point, `seeds`, then points of the space (SMALL, SAMPLES, MOST).
+    """Yield points to try, each once: the catalog's point, `seeds`, then points of the space.
+
+    SMALL, SAMPLES and MOST limit the number of points.
 
     The caller sends the seconds of each point, or infinity if the point failed. The same seconds lead to the same
     points. To continue an interrupted search, start again and send the known seconds.
@@ -320,7 +323,10 @@ def _neighbours(row: Kernel, point: Point) -> list[Point]:
 
 @lru_cache(maxsize=1)
 def _product(backend: Backend, row: Kernel, device: Device, problem: Problem) -> tuple[Product, list[Operand]]:
-    """Return the operands for the check of `problem` and those for its timing, where the backend computes."""
+    """Return the operands for the check of `problem` and those for its timing.
+
+    The operands are in the memory where the backend computes.
+    """
     product = Product(backend, row, device, problem, np.random.default_rng(problem.n))
     return product, measure.random_operands(backend, device, product.problem)
 
@@ -328,10 +334,11 @@ def _product(backend: Backend, row: Kernel, device: Device, problem: Problem) ->
 def answer(request: Line) -> Iterator[Line]:
     """Check and time the candidate of `request`.
 
-    The candidate is `kernel` with `params`. It is timed for about `budget` seconds, in turns with the same kernel with
-    the parameters `against`, unless `against` is null. Timing stops early if the candidate is much slower than `stop`,
-    the seconds of the fastest row so far. A candidate that is the best one so far must also pass the short checks of
-    gemm.select.verify, unless the request says `verified`. A request without a kernel only loads the driver.
+    The candidate is the request's `kernel` with its `params`. It is timed for about `budget` seconds, in turns with the
+    same kernel with the parameters `against`, unless `against` is null. Timing stops early if the candidate is much
+    slower than `stop`, the seconds of the fastest row so far. A candidate that is the best one so far must also pass
+    the short checks of gemm.select.verify, unless the request says `verified`. A request without a kernel only loads
+    the driver.
 
     The answer has a line {"step": "begin", "what": ...} for each stage. The last line is {"step": "trial", "seconds",
     "ratio"} or {"step": "trial", "failed": cause}. The ratio is candidate's time ÷ time of `against`, or null.
@@ -382,8 +389,8 @@ def _timed(field: Sequence[Callable[[int], float]], stop: float | None, budget: 
     """Return the median seconds of field[0], and the median over the rounds of the ratio field[0] / field[1].
 
     Each function in `field` runs a given number of products and returns their mean seconds. The ratio is None if there
-    is no field[1]. Timing stops after two rounds if field[0] is more than `SLOW` times as slow as field[1] or
-    `stop` in both rounds.
+    is no field[1]. Timing stops after two rounds if, in both rounds, field[0] takes more than `SLOW` times as
+    long as field[1], or more than `SLOW` times `stop`.
     """
     ending = time.perf_counter() + budget
     rounds = [[sample(1) for sample in field]]

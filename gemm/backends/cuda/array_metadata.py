@@ -1,4 +1,4 @@
-"""Reads the arrays of PyTorch, CuPy and other libraries: as DeviceViews, or only their metadata, which is faster.
+"""Converts arrays of PyTorch, CuPy and other libraries to DeviceViews, or reads only their metadata, which is faster.
 
 A `Library` reads the arrays of PyTorch, CuPy or gemm. gemm never imports PyTorch or CuPy: if such an array exists,
 its library is already loaded. Arrays of all other libraries are read through the CUDA Array Interface or DLPack.
@@ -31,7 +31,7 @@ class Library:
 
     Attributes:
         kind: the class of arrays. Arrays of its subclasses always take the full path, without the plan cache.
-        native: whether gemm._memo (C) reads this library's metadata without these functions.
+        native: whether gemm._memo (C) reads the metadata of this library's arrays without calling these methods.
     """
 
     kind: type = DeviceArray
@@ -106,7 +106,7 @@ class _Torch(Library):
     def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
         rows, *rest = shape
         whole: Any = make((count * rows, *rest))
-        return cast(Sequence[Any], whole.unsafe_split(rows))  # unlike `split`: autograd sees independent arrays
+        return cast(Sequence[Any], whole.unsafe_split(rows))  # unlike with `split`, autograd sees independent arrays
 
 
 class _CuPy(Library):
@@ -165,7 +165,10 @@ def library(kind: type) -> Library | None:
 
 @cache
 def repeatable(kind: type) -> Library | None:
-    """Return the Library for arrays of exactly this class. None: products of such arrays always take the full path."""
+    """Return the Library for arrays of exactly the class `kind`.
+
+    None: products of such arrays always take the full path, without the plan cache.
+    """
     found = library(kind)
     return found if found is not None and found.kind is kind else None
 
@@ -180,12 +183,13 @@ def module() -> Any:
 
 
 def _read_in_c(kind: type, source: Any, stream: Callable[[int], int] | None = None) -> bool:
-    """Make gemm._memo read the arrays of this class; see gemm._memo.reads. Returns whether that is possible.
+    """Make gemm._memo read arrays of the class `kind` (see gemm._memo.reads). Return whether gemm._memo can read them.
 
     Args:
-        source: the C functions of the class's library (DLPack's exchange API), or the names of attributes.
-        stream: returns the current stream of the GPU with this number. None: the legacy stream is used, or the stream
-            that the exchange API returns.
+        source: DLPack's exchange API of the array's library (a table of C functions), or the names of the array's
+            attributes.
+        stream: a function that takes a GPU's ordinal and returns that GPU's current stream. None: gemm uses the stream
+            that the exchange API returns or, with attribute names, the legacy stream.
     """
     if module() is None:
         return False
@@ -203,7 +207,8 @@ def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
     not be such a tensor.
 
     Raises:
-        TypeError: gemm cannot multiply this CUDA array (mask, dtype, layout). The message contains `name`.
+        TypeError: gemm cannot multiply this CUDA array, because of its mask, dtype or layout. The message contains
+        `name`.
         BackendUnavailable: `array` is a CUDA array, but the CUDA backend cannot run.
     """
     if isinstance(array, np.ndarray):
@@ -247,7 +252,10 @@ def returned(owner: Any, example: Any) -> Any:
 
 
 def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
-    """Return a conjugated copy of a whole array. Raises TypeError if the array's library is not PyTorch or CuPy."""
+    """Return a conjugated copy of the whole array of which `found` is a view.
+
+    Raises TypeError if the array's library is not PyTorch or CuPy.
+    """
     owner = found.owner
     if not isinstance(library(owner.__class__), _Torch | _CuPy):
         raise TypeError(f'trans="C" of a complex {type(owner).__name__} on a GPU: pass its conjugate, transposed')
@@ -257,7 +265,7 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
 
 
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
-    """Convert an array that exports the CUDA Array Interface.
+    """Return a DeviceView of an array that exports the CUDA Array Interface.
 
     The interface's entry `stream` is the stream with pending work on the array. None means that no work is pending.
     """

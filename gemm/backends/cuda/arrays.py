@@ -72,7 +72,8 @@ _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _new = _capsule("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
 _pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _is_valid = _capsule("IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-# These two take a capsule's address: Python must not create references to a capsule that is being destroyed.
+# These two functions take the address of a capsule: Python must not create references to a capsule that is being
+# destroyed.
 _raw_pointer = _capsule("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _raw_is_valid = _capsule("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -177,7 +178,7 @@ class DeviceArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
-        self._lent = False  # whether the array was exported: others may then use it on streams unknown to gemm
+        self._lent = False  # whether the array was exported: other libraries may then use it on any stream
         self._address = 0
         if self.nbytes:
             with device.handle as gpu:

@@ -62,14 +62,14 @@ class Launcher:
         self._launches = lru_cache(_KINDS)(lambda layout: Launches(self.gpu, recipe(kernel, self._chip, layout)))
         self._last = threading.local()
         itemsize = np.dtype(problem.dtype).itemsize
-        # If sums have a wider type than out, they must be rounded only once, at the end. Staging must then not cut k,
-        # because it would round the sums of each part of k to out's type.
+        # If sums have a wider type than out, they must be rounded only once, at the end. In this case staging
+        # must not cut k, because it would round the sums of each part of k to out's type.
         whole = self.scale.form not in "IQ" and itemsize < struct.calcsize(self.scale.form)
         self._cuts_k = not (self.ordered or problem.fused or whole)
         self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
 
     def __call__(self, *given: Any) -> None:
-        """Compute the given `Work`."""
+        """Compute a product. `given` are the fields of its `Work`."""
         work = Work(*given)
         out = work.out
         if isinstance(out, np.ndarray):
@@ -129,7 +129,7 @@ class Launcher:
         """Compute many products in one launch (a pointer batch).
 
         The launch takes at most `count` products, from product `start` on. All of them have the same metadata as the
-        product that `replay` repeats, and none depends on another.
+        product that `replay` repeats, and no product depends on the result of another.
 
         Returns:
             (count, results): the number of products computed, and their new results. `results` is None if `columns`
@@ -206,7 +206,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     launches = Launches(device.handle, Recipe((step,), 0, (0, 0), "b"))
     stream = LEGACY_STREAM if b.queue is None else b.queue
     with device.handle:
-        follow(stream, LEGACY_STREAM)  # `memory` is allocated on the legacy stream, where its last user may still run
+        follow(stream, LEGACY_STREAM)  # earlier work on the legacy stream may still use `memory`
         launches.run(stream, (b.data + b.offset, 0, 0, 0, memory.view().data), bytes(32))
         cuda().cuStreamSynchronize(stream)  # later products may use any stream
     memory._lent = True  # freeing the memory then waits for products that still use it
@@ -286,7 +286,7 @@ def _features(capability: int) -> set[str]:
 def _kernel_module() -> str:
     """Return the driver's release, such as 580.159.03, or "" if the system does not report it.
 
-    One CUDA version covers many releases of the driver.
+    The CUDA version does not identify the driver, because many releases of the driver have the same CUDA version.
     """
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """NVRTC: compiles kernels of the catalog at run time, for any architecture. No GPU is necessary.
 
 The library libnvrtc comes with the package nvidia-cuda-nvrtc (for GPUs older than sm_75: nvidia-cuda-nvrtc-cu12), with
-conda or with a CUDA toolkit. $GEMM_LIBNVRTC names another file. gemm finds the library by its file name and loads it
+conda or with a CUDA toolkit. $GEMM_LIBNVRTC overrides the file. gemm finds the library by its file name and loads it
 only to compile. A process that finds all its kernels in the disk cache never loads it.
 """
 
@@ -26,7 +26,8 @@ from gemm.core.errors import KernelFailed
 log = logging.getLogger("gemm")
 
 Form = Mapping[str, object]
-"""The macros of a form (compiled variant of a kernel), in addition to the row's parameters: types and layouts."""
+"""The macros that define a form (a compiled variant of a kernel): types and layouts. NVRTC also gets a macro for each
+parameter of the kernel's catalog row."""
 
 OLD = 75
 """The oldest compute capability that NVRTC 13 supports."""
@@ -206,7 +207,7 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
 
 
 def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
-    """Return NVRTC's options: macros for the row's parameters and for the form, and strict arithmetic.
+    """Return NVRTC's options. They define the macros of the row and of the form, and require strict arithmetic.
 
     -use_fast_math and the options that it implies are not used. They flush denormals and contract alpha * acc to a
     fused multiply-add, which gemm's numerical contract does not allow.
@@ -221,7 +222,7 @@ def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
 
 
 def cache_entry(kernel: Kernel, capability: int, form: Form, made_by: Compiler) -> str:
-    """Return the image's name in the disk cache.
+    """Return the name of a kernel's image (cubin or PTX) in the disk cache.
 
     The name contains a hash of everything that determines the image. The image does not depend on the driver.
     """

@@ -29,7 +29,7 @@ LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 9
 
 
 class _Out:
-    """The output parameter of a function. A method of `Driver` returns its value instead of taking a pointer."""
+    """Marks an output parameter of a C function. The method of `Driver` returns the output and takes no pointer."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -216,7 +216,7 @@ class Gpu:
 
     Attributes:
         overlaps: whether a launch may start before the previous launch has ended (follow_launch in ptx.cuh).
-        alone: bytes of shared memory. If every thread block requests so much, no multiprocessor can hold two of them.
+        alone: bytes of shared memory. A multiprocessor cannot hold two thread blocks that request this much each.
     """
 
     def __init__(self, ordinal: int) -> None:

@@ -1,4 +1,5 @@
-"""Launch graphs: a launch plan (`Recipe`) with its kernels loaded, and products that repeat it with other addresses.
+"""Launch graphs: a launch plan (`Recipe`) with its kernels loaded, and products that repeat the plan with other
+addresses.
 
 gemm._memo implements the graph in C. The class `Sequence` here does the same in Python: for free-threaded Python, which
 has no gemm._memo, and for plans that need workspace on devices without memory pools.
@@ -57,12 +58,12 @@ class Launches:
         """Enqueue the product. Raises KernelFailed.
 
         Args:
-            stream: the stream.
-            addresses: those of a, b, c, out and bias; 0 for None.
+            stream: the handle of a CUDA stream.
+            addresses: the device addresses of a, b, c, out and bias; 0 for an operand that is None.
             scale: alpha and beta as `Scale` packs them.
         """
         failed = self._sequence.run(stream, *addresses, scale)
-        # No kernel was launched yet, and trimming the pool may free enough memory: try once more.
+        # The allocation failed before any kernel was launched. Trimming the pool may free enough memory: try once more.
         if failed == ("cuMemAllocFromPoolAsync", OUT_OF_MEMORY):
             with self.gpu:
                 self.gpu.trim()
@@ -193,10 +194,11 @@ class Launched(NamedTuple):
 
     @property
     def overwrites_c(self) -> bool:
-        """Whether out is c and several launches write it.
+        """Whether out is c and several launches write out.
 
-        If a later launch fails, no other kernel can compute the product. The product must not be repeated, because a
-        Replay leaves failures to the full path.
+        If a launch fails after an earlier launch has overwritten c, no kernel can compute the product any more. A
+        Replay must not repeat such a product: after a failure, the full path would compute it again from the
+        overwritten c.
         """
         return self.addresses[C] == self.addresses[OUT] and sum(step.scaled for step in self.launches.recipe.steps) > 1
 
@@ -235,7 +237,7 @@ class Replay:
         """What gemm._memo needs to repeat the product in C code, or None if gemm._memo cannot repeat it.
 
         A tuple: the function that makes a new result, the gemm._memo.Sequence, and a tuple of (format of the scalars,
-        address of a prepacked b, b's span in bytes, the low bits that must be 0 in the addresses).
+        address of a prepacked b, the two numbers of b's span, the low bits that must be 0 in the addresses).
         """
         if not self.reader.native or self._launches.native is None:
             return None
@@ -271,7 +273,7 @@ class Replay:
 
 
 def _itemsize(x: Any) -> int:
-    """Return the bytes of an element of an array of any library."""
+    """Return the element size, in bytes, of an array of any library."""
     return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
 
 

@@ -33,6 +33,8 @@ _GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
 SCALE_AT = _GEMM.size - 32
 """The offset of alpha in struct Gemm, in bytes. alpha and then beta have 16 bytes each."""
 _MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
+"""The offsets of two pointers in struct Gemm: to the partial sums and to the counters; or, if the operands are planes,
+to the exponents of the left and of the right operand."""
 _ADDRESS = 8
 """Bytes of an address in a table of a pointer batch."""
 
@@ -85,7 +87,7 @@ class Recipe(NamedTuple):
     Attributes:
         workspace: bytes of workspace in device memory that the steps need.
         zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.
-        copied: "a", "b", "ab" or "": the operands that the plan copies or splits into planes first.
+        copied: "a", "b", "ab" or "": the operands that the plan copies, or splits into planes, before the product.
     """
 
     steps: tuple[Step, ...]
@@ -97,7 +99,7 @@ class Recipe(NamedTuple):
 def fallback(kernel: Kernel) -> Kernel:
     """Return the fallback for products that `kernel` cannot compute.
 
-    The fallback is the last row for the same types in the catalog, which takes any strides and sizes.
+    The fallback is the catalog's last row for the same types. That row takes any strides and sizes.
     """
     found = simplest("cuda", kernel.dtype, kernel.inputs)
     assert found is not None
@@ -129,8 +131,8 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
     If `kernel` cannot compute such products, the plan uses `fallback(kernel)`. For example, k may be 0, or a matrix may
-    have more rows than a tensor map supports. Raises KernelFailed if that kernel cannot compute them either, or may
-    not be used because of the layout (`kept`, `apart`).
+    have more rows than a tensor map supports. Raises KernelFailed if the fallback cannot compute them either, or if
+    the layout is `kept` or `apart`, which rules out the fallback.
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (fallback(kernel),))):
         try:
@@ -152,7 +154,7 @@ class _Maker:
         self.swap = swaps(row, layout)
         self.m, self.n = layout.shape[-2:][:: -1 if self.swap else 1]
         self.steps: list[Step] = []
-        self.workspace = self.used = 0  # bytes: the maximum of all launches; the bytes of the current launch
+        self.workspace = self.used = 0  # bytes of workspace: the maximum over all launches; the current launch
         self.zeroed = (0, 0)
         self.copied: set[str] = set()
         if (layout.k == 0 and row is not fallback(row)) or (layout.apart and not row.apart):
@@ -229,7 +231,7 @@ class _Maker:
         )
 
     def pointers(self, x: Operand, y: Operand, c: View, out: View) -> list[tuple[int, int, int]]:
-        """Return the pointers into operands among the parameters of a launch: (offset, slot, displacement)."""
+        """Return the pointers to operands that a launch needs, in the format of Step.pointers."""
         found = [(0, x.slot, x.at), (8, y.slot, y.at), (24, OUT, out.at)]
         if self.layout.reads_c:
             found.append((16, C, c.at))
@@ -243,7 +245,7 @@ class _Maker:
         """Reserve workspace for adding up the sums of the parts of k, and append its addresses to `pointers`.
 
         Args:
-            arrivals: the number of counters.
+            arrivals: the number of 32-bit counters.
             nbytes: the bytes of the partial sums.
         """
         counts = -(-4 * arrivals // 256) * 256
@@ -269,7 +271,7 @@ class _Maker:
         return y
 
     def form(self, a: Operand, b: Operand, out: str) -> tuple[tuple[str, object], ...]:
-        """Return the macros of the kernel's form, in addition to the row's parameters."""
+        """Return the macros of the kernel's form. They do not include the row's parameters."""
         p, layout = self.row.params, self.layout
         found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
         for name, x in (("A", a), ("B", b)):

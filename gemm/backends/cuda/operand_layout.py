@@ -1,4 +1,4 @@
-"""The operand layouts that CUDA kernels read: in place, copied, split into planes, or described by tensor maps."""
+"""How CUDA kernels read operands: in place, from a copy, split into planes, or through tensor maps."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _mappable(x: Operand) -> bool:
 
 
 def prepared(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, Step, int]:
-    """Return `x` in a layout that `row` reads, the step that copies or splits `x`, and the bytes that the result needs.
+    """Return (the result, the step that makes it, its bytes). The result is `x`, copied or split as `row` reads it.
 
     The result begins `at` bytes after the beginning of `slot`.
     """

@@ -1,8 +1,9 @@
 """Cuts a product of host operands into panels, so that copies overlap with arithmetic. This module calls no driver.
 
 gemm sends panels of a (rows) and of b (columns) in turn. After i panels of each, the GPU has the operands of the
-top-left rectangle of out with these rows and columns. The last two panels extend this rectangle by an L-shaped region.
-gemm computes the region, and fetches the results, while it sends the next panels.
+top-left rectangle of out with these rows and columns. Panel i of a and panel i of b extend
+the previous rectangle by an L-shaped region. gemm computes the region, and fetches the results, while it sends the next
+panels.
 
 The computable part of out grows with the square of the data sent, so the first panels can be narrow at little cost.
 Panels that are too narrow leave multiprocessors idle.
@@ -31,8 +32,8 @@ HOST = 50e9
 """Bytes per second between arrays and page-locked memory, both directions together. Measured with 16 threads for each
 copy, one copy after the other."""
 _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
-"""Seconds that the thread that calls the driver needs for a panel; seconds that it needs for a launch; the ratio up to
-which two times count as equal."""
+"""Seconds of the thread that calls the driver: _COPY for a panel, _LAUNCH for a launch. _ABOUT is the ratio up to which
+two times count as equal."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
 _GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
@@ -41,9 +42,9 @@ LINE = 4096
 the copy engine reaches little more than half of the rate."""
 
 _GROUP, _GROUPS = 16 << 20, 32
-"""A stack is sent in groups of products, each with one launch: the minimum bytes of a group, the maximum number of
-groups."""
-_LARGE = 64 << 20  # bytes; a product of a stack that has at least this size is cut into panels
+"""A stack of small products is sent in groups, and one launch computes each group. _GROUP is the minimum bytes of a
+group, _GROUPS the maximum number of groups."""
+_LARGE = 64 << 20  # bytes; the products of a stack are cut into panels if each has at least this size
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _one(shape: Shape, at: Cut, batch: tuple[int, ...]) -> list[Step]:
 
 
 Cuts = tuple[int, ...]
-"""The limits of panels: 0, then the end of each panel."""
+"""The boundaries of panels: 0, then the end of each panel."""
 
 
 @lru_cache(maxsize=1024)

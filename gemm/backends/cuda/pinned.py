@@ -30,16 +30,17 @@ from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned
 
 SLOT = 16 << 20
-"""Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times what the host needs to start a copy."""
+"""Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times the time to start a copy."""
 SMALL = 4 << 20
-"""Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would hide at
-most half of the copies (about 0.05 ms at 40 GB/s), and cost as much time for threads and driver calls."""
+"""Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would
+hide at most half of the copy time (about 0.05 ms at 40 GB/s). Their threads and driver calls would take as much
+time."""
 DEPTH = 3
 """Number of slots of a ring: AHEAD slots for the copy thread, and one for the copy engine."""
 AHEAD = 2
 """Number of copies in the copy thread's queue: the running copy and the next one, so that the thread never idles."""
 _CHANNELS = 4
-"""Number of channels of a GPU. If all are in use, a product waits. More would not help, because all share the link."""
+"""Number of channels of a GPU. If all are in use, a product waits. More channels would not help: all share the link."""
 _NON_BLOCKING, _DISABLE_TIMING = 1, 2
 _THREADED_FROM = 1 << 16  # copies of at least this many bytes use the C engine's threads
 
@@ -82,7 +83,7 @@ def copy(to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> None:
     The arrays must have the same shape and element size, and must not overlap.
 
     With `stream`, the stores bypass the caches. Set `stream` for data that is not read again soon: copies out of
-    slots are then nearly twice as fast (16 threads of a Xeon). Do not set it for copies into slots: they would be half
+    slots are then nearly twice as fast (16 threads of a Xeon). Do not set it for copies into slots: these would be half
     as fast, because the copy engine reads the slots immediately.
     """
     if source.nbytes >= _THREADED_FROM:
@@ -114,8 +115,8 @@ class CopyThread:
         self._runs = False
 
     def copy(self, to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> Future[None]:
-        """Queue a copy (see `copy`). The future is done after this copy and all earlier ones."""
-        if not self._started():  # no thread ever ran, so all earlier copies have ended, too
+        """Queue a copy (see the function `copy`). The future is done after this copy and all earlier ones."""
+        if not self._started():  # no thread ever ran: this call copies, as all earlier calls did
             copy(to, source, stream=stream)
             return self._last
         done: Future[None] = Future()
@@ -156,8 +157,8 @@ def _serve(given: SimpleQueue[_Task | None]) -> None:
 def _copy_once(arrays: list[np.ndarray], stream: bool) -> None:
     """Copy between the two arrays, and empty the list.
 
-    The copy thread keeps the list until after the future is done. It must not keep the arrays so long: the thread that
-    waits for the future must hold the last references to them.
+    The copy thread keeps the list until after the future is done. It must not keep the arrays that long: the thread
+    that waits for the future must hold the last references to them.
     """
     to, source = arrays
     arrays.clear()
@@ -188,10 +189,11 @@ class Ring:
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._made: list[Slot] = []
-        self._slots: deque[Slot] = deque()  # those that no caller holds
+        self._slots: deque[Slot] = deque()  # slots that no caller holds, in the order of `give`
 
     def take(self) -> Slot:
-        """Return a free slot. Wait for one if necessary. The caller must not hold more than DEPTH slots at a time.
+        """Return a free slot. If necessary, wait until a slot is free. The caller must not hold more than DEPTH slots
+        at a time.
 
         The caller records the slot's event after the last use that it enqueues, then returns the slot with `give`.
         """
@@ -248,7 +250,7 @@ class Channel:
         return int(event)
 
     def settle(self) -> None:
-        """Wait until all enqueued work has ended, successfully or not. After that, its memory may be reused."""
+        """Wait until all enqueued work has ended, successfully or not. Its memory may then be reused."""
         self.thread.wait()
         for stream in self._streams:
             with suppress(KernelFailed):  # the call that waits for a result raises the error
@@ -271,7 +273,7 @@ class Channel:
 
 
 class Channels:
-    """The channels of one GPU. The GPU's context must be current when they are used."""
+    """The channels of one GPU. The GPU's context must be current when the channels are used."""
 
     def __init__(self) -> None:
         self._idle: list[Channel] = []

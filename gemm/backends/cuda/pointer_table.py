@@ -1,4 +1,4 @@
-"""Pointer batches: many separate products in one launch. A table on the device has their operands' addresses.
+"""Pointer batches: many separate products in one launch. A table on the device contains the operands' addresses.
 
 The table has a struct gemm_place (csrc/gemm.h) for each product. gemm writes the table to page-locked memory, and
 copies it to the device on the products' stream, before the launch that reads it. Kernels with `pointers` in their rows
@@ -73,7 +73,7 @@ def capturing(stream: int) -> bool:
 
 
 def rounded(count: int) -> int:
-    """Round `count` up, by at most an eighth. Each table size needs its own launch plan: rounding limits the sizes."""
+    """Round `count` up, by at most an eighth. Each size needs its own launch plan: rounding limits their number."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step
 
@@ -102,7 +102,7 @@ def launch(
     """Enqueue the products of a table with the launch graph `launches(layout)`.
 
     The call pads the table to `rounded(count)` entries with zeros, which mean "no product". It therefore overwrites
-    the memory in `slot` that follows the products' entries. If it raises KernelFailed, nothing was computed.
+    the memory in `slot` that follows the products' entries. If the call raises KernelFailed, nothing was computed.
     """
     count, layout, bits, in_place, _ = table
     size = rounded(count)
@@ -147,8 +147,8 @@ def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: in
 def collect(slot: Slot, replay: Replay, columns: Columns, start: int, count: int) -> Table | None:
     """Write the operand addresses of up to `count` products, from product `start` on, to the table in `slot`.
 
-    All of them have the same metadata as the product of `replay`, and no product may read or write the result of
-    another. Returns None if there are fewer than LEAST such products.
+    All these products must have the same metadata as the product of `replay`, and no product may read or write the
+    result of another. Returns None if there are fewer than LEAST such products.
     """
     if not array_metadata.module():
         return None

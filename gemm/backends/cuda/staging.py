@@ -23,7 +23,7 @@ from gemm.core.errors import KernelFailed
 from gemm.core.operands import Cut, Range, Work, part
 from gemm.core.problem import Device, DeviceView
 
-_LEAST = 32 << 20  # bytes; a smaller product is not halved: if memory is short, other users have filled the device
+_LEAST = 32 << 20  # bytes; a smaller product is not halved: if it does not fit, other users fill the device
 _GRAIN = 256  # halves begin at multiples of _GRAIN
 _SENT = "a", "b", "c", "bias", "out"  # operands, in the order of their addresses on the device
 
@@ -156,7 +156,7 @@ class _Product:
         for name in _SENT:
             x = getattr(self._work, name)
             if isinstance(x, np.ndarray):
-                strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # no elements if k = 0
+                strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # if k = 0, it has no elements
                 address = base + self._place(name) if x.size else 0
                 views[name] = DeviceView(None, address, 0, x.shape, strides, x.dtype, device)
         return self._work._replace(**views)

@@ -24,8 +24,8 @@ from gemm.backends.cuda.pinned import AHEAD, DEPTH, SLOT, Channel, Slot, channel
 from gemm.core.operands import Cut, Range
 
 _MEMCPY2D = struct.Struct(2 * "2QI4x4Q" + "2Q")
-"""struct CUDA_MEMCPY2D: x, y, memory type, host address, device address, array and pitch of the source, the same of the
-target, the width and the number of rows."""
+"""struct CUDA_MEMCPY2D: x, y, memory type, host address, device address, array and pitch of the source; the same fields
+of the target; the width; the number of rows."""
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_*
 ALIGN = 256
 """The alignment of operands on the device, in bytes. cuMemAlloc has the same alignment."""
@@ -124,7 +124,7 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     run = len(whole) - 1  # the outermost axis along which the part is contiguous: it is a row of a copy
     while run > 0 and whole[run]:
         run -= 1
-    outermost = run  # of the axes that a copy can have, because its rows then have equal distances
+    outermost = run  # the outermost axis of one copy, whose rows must be equidistant
     while outermost > 0 and (outermost == run or whole[outermost]):
         outermost -= 1
     strides = list(of.strides)  # in staging memory, without gaps between rows
@@ -158,7 +158,7 @@ class Transfers:
     """The transfers of one product on its channel.
 
     The channel's copy thread copies between arrays and slots. This object queues the driver calls that must follow each
-    copy. The caller can therefore give the thread its next copy before the current one ends.
+    copy. The caller can therefore give the thread its next copy before the current copy ends.
 
     Attributes:
         wrote: whether an element of out may have changed.
@@ -190,7 +190,7 @@ class Transfers:
             self._due.append((filled, partial(self._depart, piece, slot, address)))
 
     def then(self, enqueue: Callable[[], None]) -> None:
-        """Queue `enqueue` behind all copies that were sent before. A later `send` or `catch_up` calls it."""
+        """Queue a call of `enqueue` after all copies queued so far. A later `send` or `catch_up` makes the call."""
         self._due.append((None, enqueue))
 
     def catch_up(self, filling: int = 0) -> None:
@@ -216,8 +216,8 @@ class Transfers:
     def fetch(self, array: np.ndarray, of: Block, cut: Cut, address: int, stream: int) -> None:
         """Queue a copy from the device, after the work that is on `stream` now.
 
-        It copies the part `cut` of the block at the device address `address` to the same part of `array`. `of` is the
-        block's layout. `advance` runs the queued copies.
+        The copy transfers the part `cut` of the block at the device address `address` to the same part of `array`.
+        `of` is the block's layout. `advance` runs the queued copies.
         """
         event = self._channel.mark(stream)
         host = of.on_host(array)

@@ -66,7 +66,7 @@ def discover() -> list[Any]:
                         left_out.append(f"{device.name} ({platform.version}): {cause}")
                     else:
                         found.append((_rank(device), device))
-            except cl.Error:  # the platform has no devices or is broken; other platforms may have some
+            except cl.Error:  # this platform has no devices or is broken; others may have devices
                 continue
     except cl.Error as error:
         raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
@@ -111,7 +111,7 @@ def _builds_nothing(version: str) -> str:
 
 
 def _vector_width(reported: int, version: str) -> int:
-    """Return the number of float32 elements in the vector registers for which the device's compiler generates code.
+    """Return the vector width, in float32 elements, for which the device's compiler generates code.
 
     PoCL reports 16 for every CPU with AVX-512. But PoCL's LLVM may treat the CPU as an older model without AVX-512
     (LLVM 14 treats a Zen 4 as a Zen 3). Compiling float16 arithmetic for 16 elements then aborts the compiler ("Cannot
@@ -202,8 +202,8 @@ def _name(cl_device: Any) -> str:
 def _arithmetic(cl_device: Any) -> set[str]:
     """Return the arithmetic features of a device.
 
-    "fma" means fused multiply-add in hardware; the function fma() is correct on every device. "denorms" means that
-    float32 denormals are not flushed to zero.
+    "fma" means that the hardware has a fused multiply-add. Without it, the function fma() is correct, but may be slow.
+    "denorms" means that float32 denormals are not flushed to zero.
     """
     import pyopencl as cl
 

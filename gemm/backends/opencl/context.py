@@ -90,7 +90,8 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
-        self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # oldest first
+        # {Replay: bytes of memory that it holds}, oldest first
+        self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
     @contextmanager
@@ -116,7 +117,7 @@ class Handle:
 
     @property
     def inherited(self) -> bool:
-        """Whether the parent of this forked process used the device. Then this process must not call the driver."""
+        """Whether the parent of this forked process used the device. If so, this process must not call the driver."""
         return self._process != os.getpid()
 
     def use(self) -> None:
@@ -130,9 +131,9 @@ class Handle:
     def _works(self) -> bool:
         """Return whether the device can still copy a byte.
 
-        This test is necessary because error codes do not tell whether a device is lost. Drivers report a device that
-        hangs, was reset or is gone with many codes, such as OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE. A product that
-        is only too large can cause the same codes.
+        This test is necessary because error codes do not tell whether a device is lost. If a device
+        hangs, was reset or is gone, drivers return many codes, such as OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE. A
+        product that is only too large can cause the same codes.
         """
         import pyopencl as cl
 
@@ -199,7 +200,7 @@ class Handle:
         return self._context is not None and bool(self._context == context)
 
     def program(self, source: str, options: str) -> Any:
-        """Return `source` built with `options`. It is built once in a process, or loaded from the disk cache."""
+        """Return `source`, built with `options`. Each process builds it, or loads it from the disk cache, once."""
         with self._lock:
             built = self._programs.get((source, options))
             if built is None:

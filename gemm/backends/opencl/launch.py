@@ -51,8 +51,8 @@ class Launcher:
     def _groups(self) -> tuple[int, tuple[int, int] | None]:
         """Return (limit, required): two properties of the built kernel.
 
-        `limit` is the maximum number of work-items in a work-group. It may be less than the device's. `required` is the
-        work-group size that the kernel requires, or None.
+        `limit` is the maximum number of work-items in a work-group. It may be less than the device's limit. `required`
+        is the work-group size that the kernel requires, or None.
         """
         import pyopencl as cl
 
@@ -68,7 +68,7 @@ class Launcher:
         return limit, (wanted[0], wanted[1])
 
     def _program(self, variant: str = "") -> tuple[str, str, str]:
-        """Return (source, options, name of the entry function) of the kernel in a variant."""
+        """Return (source, options, name of the entry function) of the kernel. `variant` is "" or a macro to define."""
         return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
 
     def replay(self, a: Any, b: Any, c: Any, out: Any, bias: None = None) -> Replay | None:
@@ -80,7 +80,7 @@ class Launcher:
         traffic, self._last.traffic = getattr(self._last, "traffic", None), None
         if traffic is None or out.queue is None or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
             return None
-        if c is out and traffic.writes > 1:  # a failure between them loses c: only the full path reports it
+        if c is out and traffic.writes > 1:  # a failure between two writes loses c: only the full path reports it
             return None
         if sum(memory.nbytes for memory in traffic.reserved) > self.handle.replay_limit:
             return None
@@ -106,7 +106,8 @@ class Launcher:
                             kept = out.copy()
                         self._launch(x, y, z, goal, alpha, beta)
                 finally:
-                    self._last.traffic = None  # the launch cannot be repeated: its views of host memory end here
+                    # The launch cannot be repeated, because its views of host memory end here.
+                    self._last.traffic = None
         except KernelFailed as error:
             if self._last.wrote and c is not None and identical(c, out):
                 if kept is None:
@@ -146,7 +147,7 @@ class Launcher:
         queue, events = self.handle.queue, []
         if isinstance(out, DeviceView):
             queue = out.queue or queue
-            # Each pyopencl Array has the events of the commands that still write it, on any queue.
+            # Each pyopencl Array has the events of the commands that still write to it, on any queue.
             events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
         traffic = Traffic(self.handle, queue, events)
         self._last.traffic = None
@@ -193,9 +194,11 @@ class Launcher:
         self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
         most: int, scalars: tuple[float, float],
     ) -> None:  # fmt: skip
-        """Compute one tile of out, in pieces of at most `most` along k.
+        """Compute one tile of out, in pieces of at most `most` elements along k.
 
-        Each piece continues from the raw sums (without alpha and beta) of the previous piece.
+        Each piece is one launch, which continues from the raw sums (without alpha and beta) of the previous piece. If k
+        is a single piece, it may be cut into parts instead: one launch computes the raw sums of all parts, and
+        `_add_parts` adds them up.
         """
         a, b, out = stacks[:3]
         k, (batch, rows, cols) = a.shape[-1], corner
@@ -217,8 +220,8 @@ class Launcher:
             x, y = part(a, index, batch, rows, piece), part(b, index, batch, piece, cols)
             left, right = traffic.load("a", transposed(x) if self.a.turned else x, self.a), traffic.load("b", y, self.b)
             steps = self.b.padded(piece.stop - piece.start, 1)[0]
-            # With parts of k, `stage` is the length of a part. Without, it has two bits: 1 resumes from raw sums, 2
-            # finishes with alpha and beta.
+            # If k is cut into parts, `stage` is the length of a part. Otherwise it has two bits: 1 means that the
+            # launch resumes from raw sums, 2 that it finishes with alpha and beta.
             stage = share if parts > 1 else (piece.start > 0) + 2 * (piece.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             args, program = (*left.args, *right.args, *ends, size), self._program(variant)

@@ -218,7 +218,8 @@ def fits(view: DeviceView, layout: Layout) -> bool:
     """Return whether the matrices of `view`, with the padding around them in memory, have the required `layout`."""
     shape, itemsize = view.shape[-2:], view.dtype.itemsize
     padded = layout.padded(*shape)
-    # If memory contains the transpose, k is the other axis. The padding of HostMemory then has the wrong zero.
+    # If memory contains the transpose, k is the other axis. The zeros in the padding of HostMemory then have the wrong
+    # sign.
     padding_fits = isinstance(view.owner, HostMemory) and not layout.turned and view.owner.covers(view, *padded)
     if padded != shape and not padding_fits:
         return False

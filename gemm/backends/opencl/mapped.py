@@ -1,9 +1,9 @@
 """Zero copy: host arrays that a device reads and writes in place, for devices that share the host's memory.
 
-The memory of an array from `gemm.empty` is a buffer of the driver (`Mapped`). The buffer is mapped, so that the host
-can use the array, except while a product runs. `shared_views` unmaps the buffer for a product, and maps it again before
-the call returns or raises. The host therefore only accesses mapped memory. Each buffer has a lock: while a product uses
-the buffer, products in other threads that need the buffer wait.
+The memory of an array from `gemm.empty` is a buffer of the driver (`Mapped`). Except while a product runs, the
+buffer is mapped, and the host can use the array. `shared_views` unmaps the buffer for a product, and maps it again
+before the call returns or raises. The host therefore accesses the memory only while it is mapped. Each buffer has a
+lock: while a product uses the buffer, products in other threads that need the buffer wait.
 
 Other large arrays are wrapped in a buffer for the duration of the call (USE_HOST_PTR). gemm does this only if a test
 (`shared_from`) has shown that the driver does not copy such memory.
@@ -156,7 +156,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.nd
 
 
 def _padded(length: int, most: int) -> int:
-    """Round `length` up to a multiple of a power of two that is at most `most`. It grows by at most an eighth."""
+    """Round `length` up to a multiple of the largest power of two that is at most `length` / 8 and at most `most`."""
     grain = min(most, 1 << max(length // 8, 1).bit_length() - 1)
     return -(-length // grain) * grain
 

@@ -4,9 +4,10 @@ NumPy copies a host operand once into mapped memory. This copy handles transpose
 padding. The driver allocates the memory, so that mapping does not copy. A device operand is used in place if the kernel
 can read it; otherwise a small kernel packs it.
 
-`Traffic` are the commands of one call. A `Replay` enqueues them again for other device arrays: checking the arguments,
-choosing a kernel, cutting the product and setting the kernel's arguments takes longer than a small product. Operands
-with equal shapes, strides, offsets, types and queue need the same kernels with other buffers.
+A `Traffic` contains the commands of one call. A `Replay` enqueues the commands again for other device arrays. This
+saves the time to check the arguments, choose a kernel, cut the product and set the kernel's arguments, which together
+take longer than a small product runs. Operands with equal shapes, strides, offsets, types and queue need the same
+kernels with other buffers.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Traffic:
     def load(self, name: str, operand: Operand, layout: Layout, *, copy: bool = False) -> Staged:
         """Return `operand`, with the axes (batch, rows, cols), in `layout`.
 
-        If the memory `name` already contains this operand, it is not copied again. With `copy`, a device operand is
-        copied even if the kernel could read it in place.
+        If the memory reserved under `name` already contains this operand, the operand is not copied again. With `copy`,
+        a device operand is copied even if the kernel could read it in place.
         """
         if isinstance(operand, DeviceView):
             if isinstance(operand.owner, Kept):
@@ -96,7 +97,7 @@ class Traffic:
     def reserve(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
     ) -> tuple[Staged, Memory]:
-        """Return memory for (batch, rows, cols) elements in `layout`. It is reserved for `name` until the call ends."""
+        """Return memory for (batch, rows, cols) elements in `layout`. It is reserved as `name` until the call ends."""
         self.release(name)
         batch, (rows, cols) = shape[0], layout.padded(*shape[1:])
         if layout.channels:
@@ -118,7 +119,7 @@ class Traffic:
     def release(self, *names: str) -> None:
         """Return the memory of `names`, or all memory if no names are given, to the device's pool.
 
-        Commands that still run may use the memory: the pool records the events after which it is free.
+        Commands that still run may use the memory: the pool records the events after which the memory is free.
         """
         for name in names or list(self._held):
             held = self._held.pop(name, None)
@@ -238,8 +239,8 @@ class Traffic:
 
 
 MOST_COMMANDS = 5
-"""The most commands of a product that can be repeated: three that pack operands, the kernel itself, and one that adds
-up the parts of k."""
+"""The maximum number of commands of a product that can be repeated: three that pack operands, the kernel itself, and
+one that adds up the parts of k."""
 
 
 class Replay:
@@ -341,7 +342,7 @@ class Replay:
             self._handle.count("packed", self._packs)
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
-        self._queue.flush()  # a command of another queue that waits for an event does not make this queue start
+        self._queue.flush()  # start the commands: a wait for them in another queue does not
         return out
 
 

@@ -129,7 +129,8 @@ _NARROW = 64
 def _next(kernel: Kernel) -> Kernel | None:
     """Return a kernel that multiplies the results of `kernel`; None if there is none.
 
-    It is `kernel` itself if its operands have the type of its results, else the simplest kernel of that type.
+    The result is `kernel` itself if its operands have the type of its results, else the simplest kernel for operands of
+    that result type.
     """
     dtype, types = types_of(kernel)
     own = dtype == types[0] == types[1] and not kernel.inputs
@@ -230,13 +231,13 @@ def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], pr
     - kernels[0] computes c.
     - kernels[1] computes d and f. If it is missing or None, `_next(kernels[0])` computes them.
     - The simplest kernel of the type of x computes x. If there is none, x is not computed: the host computes one x for
-      each chain, and both are copied to the device before the launches.
+      each chain, and copies both to the device before the launches.
 
     Each column of e and each row of g has a single element other than 0. Each element of d and f therefore depends on
     exactly one element of c.
 
     Args:
-        far: the distance between rows of c is so large that the last row begins beyond 2**31 elements.
+        far: whether the rows of c are so far apart that the last row begins beyond 2**31 elements.
 
     Returns:
         True; or False, without a launch, if the batch is not 1 or no second kernel can run (see `unlinked`).

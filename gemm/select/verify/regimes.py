@@ -30,7 +30,7 @@ class Launched(NamedTuple):
         at_once: number of tiles that run at the same time. A persistent kernel has this number of clusters, which
             compute all tiles.
         parts: number of parts into which k is cut.
-        shared: the tiles of a partial last wave are divided, along k, among all thread blocks (stream-K).
+        shared: whether the tiles of a partial last wave are divided, along k, among all thread blocks (stream-K).
     """
 
     tiles: int
@@ -102,7 +102,7 @@ def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
         way, (m, n, k) = launched(kernel, device, problem), (problem.m, problem.n, problem.k)
-        # A check spends most of its time on making the elements of a and b, and on comparing those of 8 outputs.
+        # A check spends most of its time on making the elements of a and b, and on comparing 8 outputs.
         elements = problem.batch * (m * k + k * n + 8 * m * n)
         name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), elements)
         if name not in best or rank < best[name][0]:
@@ -129,7 +129,7 @@ def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
     """Yield products of a few tiles, and of about 1/2, 1, 3/2, 2 and 3 waves of tiles.
 
-    The number of tiles in a wave depends on the number of parts of k. All such numbers are tried.
+    The number of tiles in a wave depends on the number of parts of k. All possible numbers of parts are tried.
     """
     units, p = units_of(device), kernel.params
     most = max(p.get("parts", 0), 1)

@@ -34,7 +34,7 @@ def types_of(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
 
 
 def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Return random numbers. Integers take any value of their type; other numbers, and complex parts, are -1 … 1."""
+    """Return random numbers. Integers take any value of their type; reals and complex parts are from -1 to 1."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return random.integers(info.min, info.max, shape, dtype, endpoint=True)
@@ -119,7 +119,7 @@ class Case:
     """One product to check: sizes, scalars and layouts.
 
     Attributes:
-        apart: the products of the batch are a pointer batch (see Problem).
+        apart: whether the products of the batch are a pointer batch (see Problem).
     """
 
     m: int
@@ -309,7 +309,7 @@ def bits_hash(out: np.ndarray) -> str:
 def has_bits(kernel: Kernel, device: Device) -> bool:
     """Whether `check_bits` applies.
 
-    It does if `kernel` has ordered accumulation on `device`, and its operands have the type of its results.
+    It applies if `kernel` has ordered accumulation on `device`, and its operands and results have the same type.
     """
     return kernel.ordered and not kernel.inputs and not set(kernel.ordered_needs) - device.features
 

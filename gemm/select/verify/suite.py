@@ -107,7 +107,7 @@ def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tr
 
     - more single products, and regimes of batches
     - the chain in the regime with the most FLOPs, not with the fewest, and a second chain in this regime, with the
-      simplest kernel of the type
+      simplest kernel of the same type
     - a chain whose c reaches beyond 2**31 elements, if the device has four times the memory that this c needs
     - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. These operands use
       only a few pages of memory.
