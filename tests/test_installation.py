@@ -41,9 +41,9 @@ def test_without_pyopencl_the_backend_says_how_to_get_it():
     script = """import sys
 sys.modules["pyopencl"] = None  # the import fails
 from gemm.cli.checks import installation
-from gemm.frontend import report
-print(report.backend_facts("opencl")["cause"])
-print(report.backend_facts("opencl")["remedy"])
+from gemm.frontend import inventory
+print(inventory.backend_facts("opencl")["cause"])
+print(inventory.backend_facts("opencl")["remedy"])
 print([finding.what for finding in installation.versions()])"""
     cause, remedy, findings = helpers.python(script).splitlines()
     assert cause.startswith("pyopencl cannot be imported")

@@ -163,9 +163,7 @@ class CpuLaunch:
     def _plan(
         self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool
     ) -> tuple[Any, Any] | None:
-        """Return (gemm_plan, the memory that the plan points to).
-
-        Returns None if a stride is not a multiple of the operand's element size.
+        """Return (gemm_plan, the memory that the plan points to); None if a stride is no multiple of its element size.
 
         Args:
             stack: the lengths of out's batch axes.

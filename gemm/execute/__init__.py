@@ -83,9 +83,7 @@ def deliver(
     """
     without: frozenset[tuple[str, str]] = frozenset()
     failures: list[KernelFailed] = []
-    if plan is not None and (
-        isinstance(plan, Split) or plan.meanwhile or verification.failed(plan.kernel, plan.device)
-    ):
+    if plan and (isinstance(plan, Split) or plan.meanwhile or verification.failed(plan.kernel, plan.device)):
         plan = None
     while True:
         try:

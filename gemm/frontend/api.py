@@ -32,15 +32,12 @@ def gemm(
     `gemm.dask.gemm`.
 
     Args:
-        a, b: (..., m, k) and (..., k, n) arrays. A vector (k,) counts as a matrix with one row (a) or one column (b);
-            the result lacks the axis of this row or column. Leading axes broadcast as in np.matmul. b may also be a
-            matrix packed by `prepare`.
+        a, b: (..., m, k) and (..., k, n) arrays, or b a matrix packed by `prepare`. A vector (k,) counts as one row (a)
+            or one column (b), which the result lacks. Leading axes broadcast as in np.matmul.
         c: array that broadcasts to the shape of the result. Read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
-        trans_a, trans_b: False or "N": as given. True or "T": the last two axes are exchanged. "C": the last two axes
-            are exchanged, and the elements are conjugated.
-        out: array of exactly the result's shape, which receives the result. It may overlap a, b and c. Default: a new
-            array.
+        trans_a, trans_b: False or "N": as given. True or "T": last two axes exchanged. "C": also conjugated.
+        out: array of exactly the result's shape for the result, which may overlap a, b and c. Default: a new array.
         dtype: of the arithmetic and the result. Default: NumPy's promotion, in which fp8 counts as bfloat16.
         precision: "highest", "high" or "medium": the error bound of each element (docs/contract.md).
         reproducible: True: the same bits on every device, by one chain of fused multiply-adds in the order of k.
@@ -58,10 +55,8 @@ def gemm(
         BackendUnavailable: the backend, device or kernel that was named cannot run here.
         MemoryError: no device had enough memory for the product.
     """
-    options = Options(
-        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b)
-    )
-    return _product(Given(a, b, c, out, bias, alpha, beta), options)
+    named = trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation
+    return _product(Given(a, b, c, out, bias, alpha, beta), Options(*named, type(trans_a), type(trans_b)))
 
 
 def _product(given: Given, options: Options) -> Any:

@@ -196,9 +196,8 @@ class Launcher:
     ) -> None:  # fmt: skip
         """Compute one tile of out, in pieces of at most `most` elements along k.
 
-        Each piece is one launch, which continues from the raw sums (without alpha and beta) of the previous piece. If k
-        is a single piece, it may be cut into parts instead: one launch computes the raw sums of all parts, and
-        `_add_parts` adds them up.
+        Each piece is one launch of the kernel, which continues from the raw sums (without alpha and beta) of the piece
+        before. A single piece may be cut into parts: one launch computes their raw sums, `_add_parts` adds them up.
         """
         a, b, out = stacks[:3]
         k, (batch, rows, cols) = a.shape[-1], corner
@@ -220,8 +219,7 @@ class Launcher:
             x, y = part(a, index, batch, rows, piece), part(b, index, batch, piece, cols)
             left, right = traffic.load("a", transposed(x) if self.a.turned else x, self.a), traffic.load("b", y, self.b)
             steps = self.b.padded(piece.stop - piece.start, 1)[0]
-            # If k is cut into parts, `stage` is the length of a part. Otherwise it has two bits: 1 means that the
-            # launch resumes from raw sums, 2 that it finishes with alpha and beta.
+            # With parts of k, `stage` is their length. Otherwise: 1 resumes from raw sums, 2 applies alpha and beta.
             stage = share if parts > 1 else (piece.start > 0) + 2 * (piece.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             args, program = (*left.args, *right.args, *ends, size), self._program(variant)
