@@ -55,7 +55,7 @@ typedef struct vectors {
 #define FLAGS (GEMM_FIXED_ORDER | GEMM_COMPLEX)
 
 #ifdef TIMES_I
-/* Multiplies by i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the signs at each use.
+/* Multiplies by the imaginary unit i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the signs at each use.
  * Otherwise it keeps the signs in a register and some accumulators in memory, which is five times slower. */
 TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
@@ -83,10 +83,11 @@ TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
 /* Applies the epilogue to `count` sums of row 0 and stores the results to C, from column j on. */
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums);
 
-/* For m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum is split over k, one part per lane. `re`
- * sums the products of a and b: a.re * b.re in even lanes, a.im * b.im in odd lanes. `im` sums the products of i * a
- * and b: -a.im * b.re in even lanes, a.re * b.im in odd lanes. At the end, DIFFERENCE(re) is the real part, and
- * DIFFERENCE(im) is minus the imaginary part. */
+/* For m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum over k is split into LANES / 2 parts, one
+ * for each pair of an even and an odd lane. Lanes hold sums of real products. In `re`, the even lane sums a.re * b.re,
+ * and the odd lane a.im * b.im. `im` uses a times the imaginary unit, (-a.im, a.re), in place of a: the even lane sums
+ * -a.im * b.re, and the odd lane a.re * b.im. At the end, DIFFERENCE(re) is the real part, and DIFFERENCE(im) is minus
+ * the imaginary part. */
 TARGET static void split_dots(const gemm_block *x) {
     /* COLUMNS columns at a time, with two accumulators each (re, im): enough to hide the FMA latency */
     enum { COLUMNS = 4, STEP = LANES / 2 };

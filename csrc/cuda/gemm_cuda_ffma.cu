@@ -2,15 +2,16 @@
 //
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes per load--> registers --fma--> acc
 //
-// While one tile is multiplied, STAGES - 1 tiles are in flight. One barrier per step is enough: after it, the step's
-// tile has arrived and all threads have read the previous tile. An operand that is contiguous along m (n) is copied in
+// While one tile is multiplied, STAGES - 1 tiles are in flight. One barrier per tile is enough: after it, this tile has
+// arrived and all threads have read the previous tile. An operand that is contiguous along m (n) is copied in
 // pieces of A_VECTOR (B_VECTOR) elements. An operand that is contiguous along k is copied element by element and
 // transposed by the copy: 8 lanes copy 8 adjacent elements (32 bytes of float). The transposition costs one or two
 // percent of the speed. Beyond the edges of the matrix the copies write zeros. See ffma.cuh.
 //
-// GROUPS groups of threads share the steps of a stage. This keeps a multiprocessor busy if a tile has few outputs: a
-// single group of enough threads would have fewer than 64 sums per thread. The kernel is ORDERED if GROUPS is 1 and k
-// is not split into parts: each output is then one chain of fma in ascending k.
+// A block has GROUPS groups of threads. Each group multiplies BK / GROUPS of a stage's elements of k, and add_groups
+// adds the groups' sums at the end. This keeps a multiprocessor busy if a tile has few outputs. With a single group of
+// as many threads, each thread would have fewer than 64 sums. The kernel is ORDERED if GROUPS is 1 and k is not split
+// into parts: each output is then one chain of fma in ascending k.
 //
 // Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN) * GROUPS.
 
@@ -33,7 +34,7 @@
 #define STAGES 4 // tiles of a and b in shared memory
 #endif
 #ifndef GROUPS
-#define GROUPS 1 // groups of threads that share the steps of a stage
+#define GROUPS 1 // groups of threads; each multiplies BK / GROUPS of a stage's elements of k
 #endif
 #ifndef THREADS
 #define THREADS 256
@@ -58,15 +59,16 @@
 
 static_assert(THREADS == WORKERS * GROUPS && BK % GROUPS == 0, "a thread has TM * TN sums");
 
-// Elements from one k to the next in shared memory. The padding of 16 bytes avoids bank conflicts of transposed copies.
+// Distance in elements between two rows of a tile in shared memory (k and k + 1). The padding of 16 bytes avoids bank
+// conflicts of transposed copies.
 enum { A_PITCH = BM + CHUNK, B_PITCH = BN + CHUNK };
 
-// A thread's share of the copies of an operand's tiles. In shared memory, a tile is BK rows (steps of k) of WIDE
+// A thread's share of the copies of an operand's tiles. In shared memory, a tile is BK rows (one for each k) of WIDE
 // elements along m (n). In global memory, the operand is contiguous along k if TURNED, else along m (n). A line is
 // LENGTH contiguous elements of the tile in global memory; the next line is `stride` elements further. `corner` is the
 // first element of the first tile, `from` the thread's first element of the next tile.
 template <int WIDE, int WIDTH, bool TURNED> struct Copies {
-    static constexpr int PITCH = WIDE + CHUNK; // distance in elements from one k to the next in shared memory
+    static constexpr int PITCH = WIDE + CHUNK; // distance in elements between two rows in shared memory
     static constexpr int LENGTH = TURNED ? BK : WIDE, LINES = TURNED ? WIDE : BK; // shape of the tile in global memory
     static constexpr int WHOLE = LENGTH / WIDTH, LINE = TURNED            ? 8
                                                         : WHOLE < THREADS ? WHOLE

@@ -142,7 +142,7 @@ def _ffma(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stages
     Args:
         shape: BM, BN and BK.
         sums: TM and TN; a thread computes TM x TN sums.
-        groups: number of groups of threads; each group computes some of the steps of a stage.
+        groups: number of groups of threads; each group multiplies BK / groups of a stage's elements of k.
     """
     (bm, bn, bk), (tm, tn) = shape, sums
     size = 8 if op == "d" else 4
@@ -206,7 +206,8 @@ def _wgmma(op: str, bm: int, bn: int, blocks: Blocks, *, pairs: bool = False, **
     """
     widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
     about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(widen)
-    # 16-bit results are stored in pairs. The twelve warps of 192 rows have more stores in flight than eight warps.
+    # 0.6: float32 results. 0.2: 16-bit results are stored in pairs of elements. 0.13: in a block of 192 x 192, twelve
+    # warps store, and have more stores in flight than eight warps.
     scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
         op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,

@@ -9,16 +9,19 @@ writes a document of the following form. Times are in seconds. A value that does
     iterations, seconds, warmup, method                      method: what each time means, in words
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
     peaks       {device key: {gflops, basis}}; a device with an unknown peak is absent
-    results     [{m, n, k, batch, trans, backend, device, kernel, cold_s, host_s, host_best_s, host_gflops, resident_s,
-                  resident_best_s, resident_gflops, percent_of_peak, valid, worst_error, checked, sha256, error,
-                  host_samples_s, resident_samples_s}]
+    results     [{m, n, k, batch, trans, backend, device, kernel, cold_s, host_s, host_best_s, host_spread,
+                  host_gflops, resident_s, resident_best_s, resident_spread, resident_gflops, percent_of_peak, valid,
+                  worst_error, checked, sha256, error, host_samples_s, resident_samples_s}]: one for each contestant,
+                which is a kernel on a device, or NumPy
     ratios      [{m, n, k, batch, trans, device, kernel, host, resident, host_spread, resident_spread}]: the time of
                 the cpu backend divided by the time of the contestant, as the median over the rounds
     links       {device key: transfer rates and the latency of a launch; see gemm.bench.peaks.link}
     quiet       see gemm.bench.contest.Watch: if it has warnings, the ratios are not worth quoting
 
-- host_s and resident_s are medians; host_spread and resident_spread are their interquartile ranges ÷ the medians. If
-  a backend computes in host memory, resident_* repeat host_*.
+- cold_s is the time of the contestant's first call. host_* measure from host memory to host memory, transfers included.
+  resident_* measure with operands that are already on the device; for a backend in host memory, they equal host_*.
+- In `results`, host_s and resident_s are the medians of the samples, and host_spread and resident_spread are the
+  samples' interquartile ranges ÷ these medians. In `ratios`, the spreads are those of the rounds' ratios.
 - percent_of_peak refers to the resident rate.
 - worst_error is in units of the error bound; it is null if it is not finite.
 - valid, worst_error, checked and sha256 are null without --validate.
@@ -258,7 +261,7 @@ def _cpu(entered: list[Contestant]) -> Contestant | None:
 
 
 def _ratios(product: Shape, entered: list[Contestant]) -> list[Row]:
-    """For each contestant, the median and the spread of (time of the cpu backend's fastest kernel ÷ its own time)."""
+    """For each other contestant: median and spread of (time of the cpu backend's fastest kernel ÷ contestant's time)."""
     cpu, rows = _cpu(entered), []
     for one in entered:
         if cpu and one is not cpu:

@@ -151,7 +151,8 @@ def most_cells(limit: Any, *itemsizes: int) -> int:
 def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: str) -> tuple[Operand, Operand]:
     """The operands, rechunked for the product; see `gemm.dask.gemm`.
 
-    contraction: as for `gemm.dask.gemm`, or "ordered": "fused" if the merged panels fit (see `fuses`), else "chain".
+    contraction: as for `gemm.dask.gemm`, or "ordered". "ordered" means "fused" if the blocks that are merged along k
+    are small enough (see `fuses`), and "chain" otherwise.
     """
     own: dict[str, tuple[int, ...]] = {}  # {label: chunks}
     for label, blocks in (*y.chunks.items(), *x.chunks.items()):  # a label of both operands takes the chunks of x
@@ -173,8 +174,8 @@ def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contract
         return contraction == "fused"
 
     merges = fused(largest)
-    # The operands keep their blocks if these agree along k, if no block is too large, and if an average task does all
-    # the work, or at least half the work of the smallest worthwhile task.
+    # The operands keep their blocks if these agree along k, no block is too large, and the tasks are not too small: one
+    # task does the whole product, or an average task does at least half the work of the smallest worthwhile task.
     fits = largest._replace(k=whole.k if merges else largest.k).most_cells() <= cells
     agree = x.chunks[DEPTH] == y.chunks[DEPTH]
     if chunks is None or (agree and fits and (mean == whole or 2 * math.prod(mean) >= limits.least**3)):

@@ -253,10 +253,10 @@ def _probe(task: Task, *, verify: bool) -> Facts:
 
 
 def _run_worker(task: Task, request: Line, lines: list[Line]) -> tuple[str | None, str | None]:
-    """Send `request` to the worker. Add its new lines to `lines`, and their kernels to the request's "skip".
+    """Send `request` to the worker. Add the new lines of the answer to `lines`, and their kernels to request["skip"].
 
     Returns:
-        The last step that the worker began; how the worker died, or None.
+        (last step that the worker began, or None; how the worker died or why it refused the request, or None).
     """
     step = cause = None
     for line in task.child.ask(request, worker.timeout()):
@@ -289,7 +289,7 @@ def _check(request: Line) -> Iterator[Line]:
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
         for passed, check in planned(backend, kernel, device, full=False):
             check()
-            yield {"step": "begin", "what": f"what follows {passed}"}  # each line restarts the time limit
+            yield {"step": "begin", "what": f"what follows {passed}"}  # each line of the answer restarts the time limit
     except (BackendUnavailable, StopIteration) as failure:  # a lack of the device is no fault of the kernel
         left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
         yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}

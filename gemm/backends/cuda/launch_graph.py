@@ -1,12 +1,13 @@
-"""Launch graphs: a launch plan (`Recipe`) with its kernels loaded, and products that repeat the plan with other
-addresses.
+"""Launch plans whose kernels are loaded, and products that repeat them with other addresses. They are no CUDA graphs.
 
-gemm._memo implements the graph in C. The class `Sequence` here does the same in Python: for free-threaded Python, which
-has no gemm._memo, and for plans that need workspace on devices without memory pools.
+`Launches` is a launch plan (`Recipe`) whose kernels are loaded. gemm._memo.Sequence enqueues its launches in C. The
+class `Sequence` here does the same in Python: for free-threaded Python, which has no gemm._memo, and for plans that
+need workspace on devices without memory pools.
 
-`Replay` is the plan cache's value for a product of device arrays. Checking arguments, choosing a kernel and planning
-its launches takes longer than a small product runs. Operands with equal library, types, shapes, strides and device need
-the same launches, if their addresses have at least the same alignment and out overlaps no input.
+`Replay` is what the plan cache stores for a product of device arrays. The full path checks the arguments, chooses a
+kernel and plans its launches. This takes longer than a small product runs. Operands with equal library, types, shapes,
+strides and device need the same launches, if their addresses have at least the same alignment and out overlaps no
+input.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
     """Return a step in the format that a Sequence takes.
 
     A launch may start before the previous launch has ended only if each block of the new launch has a multiprocessor to
-    itself. Otherwise the first blocks would crowd onto the few multiprocessors that are already free. If a grid has at
+    itself. Otherwise the first blocks would share the few multiprocessors that are already free. If a grid has at
     most one thread block for each multiprocessor, each block therefore requests so much shared memory that two blocks
     cannot share a multiprocessor.
     """
@@ -186,7 +187,7 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
 
 
 class Launched(NamedTuple):
-    """A launch that a Replay may repeat. `addresses` are those of a, b, c, out and bias; 0 for None."""
+    """A launched product that a Replay may repeat. `addresses` are those of a, b, c, out and bias; 0 for None."""
 
     launches: Launches
     layout: Layout
@@ -209,8 +210,9 @@ class Replay:
     Attributes:
         layout: the layout of the product that was launched.
         reader: reads the arrays' metadata.
-        spans: for each of a, b, c and out, and for bias if there is one: the distances in bytes from the address of the
-            first element to the lowest element (0 or negative) and to the end of the highest element.
+        spans: (low, high) for each of a, b, c and out, and for bias if there is one. low is where the lowest element
+            begins (0 or negative), high is where the highest element ends, in bytes from the address of the first
+            element.
     """
 
     def __init__(self, launched: Launched, scale: Scale, reader: Library, arrays: tuple[Any, ...]) -> None:
@@ -237,7 +239,7 @@ class Replay:
         """What gemm._memo needs to repeat the product in C code, or None if gemm._memo cannot repeat it.
 
         A tuple: the function that makes a new result, the gemm._memo.Sequence, and a tuple of (format of the scalars,
-        address of a prepacked b, the two numbers of b's span, the low bits that must be 0 in the addresses).
+        address of a prepacked b, low and high of b's span, the low bits that must be 0 in the addresses).
         """
         if not self.reader.native or self._launches.native is None:
             return None
@@ -247,8 +249,8 @@ class Replay:
     def __call__(self, *given: Any) -> Any:
         """Enqueue the product. `given` are a, b, c, out, alpha, beta and bias. b is None for a prepacked matrix.
 
-        Returns `out`, or a new array if `out` is None. Returns None if the product must take the full path: because of
-        alignment, overlap or an error.
+        Returns `out`, or a new array if `out` is None. Returns None if alignment, overlap or an error prevents the
+        launches. The caller must then compute the product by the full path.
         """
         a, b, c, out, alpha, beta, bias = given
         address, masks, created = self._address, self._masks, out is None
@@ -278,8 +280,9 @@ def _itemsize(x: Any) -> int:
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
-    """Return the distances in bytes from the address of the first element to the lowest element and to the end of the
-    highest element.
+    """Return (low, high), in bytes from the address of the first element.
+
+    low: where the lowest element begins; 0 or negative. high: where the highest element ends.
 
     Both numbers must be exact. Allocators place arrays directly next to each other. If a span were too large,
     neighbouring arrays would seem to overlap, and the product would not be repeated.

@@ -62,9 +62,9 @@ def table_memory(gpu: Any) -> Iterator[Slot]:
 
 
 def capturing(stream: int) -> bool:
-    """Return whether `stream` is being captured into a graph.
+    """Return whether `stream` is being captured into a CUDA graph.
 
-    If so, gemm must not use a table: when the graph runs later, the table's memory has another use.
+    If so, gemm must not use a table: when the CUDA graph runs later, the table's memory has another use.
     """
     try:
         return bool(cuda().cuStreamIsCapturing(stream))
@@ -99,7 +99,7 @@ class Table(NamedTuple):
 def launch(
     gpu: Any, launches: Callable[[Layout], Launches], slot: Slot, table: Table, scale: bytes, stream: int
 ) -> None:
-    """Enqueue the products of a table with the launch graph `launches(layout)`.
+    """Enqueue the products of a table with the loaded launch plan that `launches(layout)` returns.
 
     The call pads the table to `rounded(count)` entries with zeros, which mean "no product". It therefore overwrites
     the memory in `slot` that follows the products' entries. If the call raises KernelFailed, nothing was computed.
@@ -179,7 +179,7 @@ def read(reader: Library, columns: Columns, start: int, count: int, address: int
     first: dict[int, Any] = {}
     at, bits, done = [0] * 4, [0] * 4, 0
     kind = in_place = None
-    with suppress(Exception):  # an object that is not an array: the full path reports it
+    with suppress(Exception):  # an object that is not an array: the check of its product reports it
         while done < count:
             found = [(operand, item(column, start + done)) for operand, column in given]
             role = columns[2] is not None and columns[3] is not None and found[-1][1] is found[-2][1]

@@ -24,7 +24,7 @@ from gemm.core.operands import Cut, Range, Work, part
 from gemm.core.problem import Device, DeviceView
 
 _LEAST = 32 << 20  # bytes; a smaller product is not halved: if it does not fit, other users fill the device
-_GRAIN = 256  # halves begin at multiples of _GRAIN
+_GRAIN = 256  # elements; an axis longer than 2 * _GRAIN is halved at a multiple of _GRAIN
 _SENT = "a", "b", "c", "bias", "out"  # operands, in the order of their addresses on the device
 
 
@@ -156,13 +156,13 @@ class _Product:
         for name in _SENT:
             x = getattr(self._work, name)
             if isinstance(x, np.ndarray):
-                strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # if k = 0, it has no elements
+                strides = self._blocks[name].whole if x.size else (0,) * x.ndim  # a and b have no elements if k = 0
                 address = base + self._place(name) if x.size else 0
                 views[name] = DeviceView(None, address, 0, x.shape, strides, x.dtype, device)
         return self._work._replace(**views)
 
     def _await(self, stream: int) -> None:
-        """Make `stream` wait for pending work on operands that are already on the device."""
+        """Make `stream` wait for unfinished work on operands that are already on the device."""
         for x in self._work:
             if isinstance(x, DeviceView):
                 follow(stream, LEGACY_STREAM if x.queue is None else x.queue)
@@ -214,7 +214,7 @@ class _Product:
             self._gpu.free(base, channel.up)
 
     def _send_and_compute(self, transfers: Transfers, base: int) -> None:
-        """Send each panel, then launch the parts of out that it makes computable. Queue the copies of their results."""
+        """Send each panel, then launch the parts of out whose panels have all been sent. Queue copies of the results."""
         channel, views = self._channel, self._views(base)
         sent: set[tuple[str, tuple[Range, ...]]] = set()
 

@@ -1,19 +1,20 @@
 /* out = alpha * a * b + beta * c on Intel GPUs: a and b go through the L3 cache, and the lanes of a sub-group share a's
- * elements by shuffles. TM x TN outputs per work-item, GH x SG work-items per group; each row of SG work-items is a
- * sub-group.
+ * elements by shuffles. TM x TN outputs per work-item, GH x SG work-items per work-group; each row of SG work-items
+ * (lanes) is a sub-group. Each iteration of the loop multiplies SG * KV elements of k, from k = p0 on:
  *
- *                     lane 0    lane 1  ...             Lane l loads KV adjacent elements of each of TM rows,
- *                    +---------+---------+              starting at p0 + l * KV. A shuffle gives one lane's element
- *         SG KV k    | TN cols | TN cols |              to all lanes at no cost: it becomes a register region of a
- *                    +---------+---------+              mad operand. The TN columns of a lane are one vector.
- *         SG KV k    | TM x TN | TM x TN |              BARRIER: the group synchronizes in every step, so that its
- *       +--------+   | outputs | outputs |              sub-groups read the same lines of b at the same time.
- *       |TM rows |   |         |         |
+ *                     lane 0    lane 1  ...             Lane l loads KV adjacent elements of each of TM rows of a, from
+ *                    +---------+---------+              k = p0 + l * KV on. A shuffle gives one lane's element to all
+ *    b:   SG KV k    | TN cols | TN cols |              lanes at no cost, because the compiler makes it a register
+ *                    +---------+---------+              region of a mad operand. A lane's TN columns of b (one row)
+ *                                                       are one vector.
+ *    a:   SG KV k    +---------+---------+ out          BARRIER 1: the work-group synchronizes after each iteration, so
+ *       +--------+   | TM x TN | TM x TN |              that its sub-groups read the same lines of b at the same time.
+ *       |TM rows |   | outputs | outputs |
  *       +--------+   +---------+---------+
  *
  * a and b are row-major, padded buffers: a is padded to a multiple of TM * GH rows, b to a multiple of SG * TN columns,
- * and both along K to a multiple of SG * KV; `k` is that padded length. (The method was published for column-major
- * matrices, for which the same kernel computes b' a' = (a b)'.) Along K, a is padded with -0.0 and b with +0.0: adding
+ * and both along K to a multiple of SG * KV; `k` is that padded length. (This algorithm was published for column-major
+ * matrices, for which the kernel computes b' a' = (a b)'.) Along K, a is padded with -0.0 and b with +0.0: adding
  * their product, -0.0, changes no sum, not even -0.0. out and c are not padded.
  */
 
@@ -25,10 +26,10 @@
 #ifndef TN        /* columns of out per work-item: 2 or 4 */
 #define TN 4
 #endif
-#ifndef SG        /* work-items per sub-group, and per group along n */
+#ifndef SG        /* work-items per sub-group, and per work-group along n */
 #define SG 8
 #endif
-#ifndef GH        /* work-items per group along m */
+#ifndef GH        /* work-items per work-group along m */
 #define GH 8
 #endif
 #ifndef KV        /* elements along k that a lane loads at a time: 1, 2 or 4, limited by the registers */
@@ -81,8 +82,8 @@
 #define TO_ALL(x, p) ((vec)(intel_sub_group_shuffle(ELEMENT(x, (p) % KV), (p) / KV)))
 
 /* The address of row r. It is computed in bytes, as the device's instructions do. `from` is the kernel's argument plus
- * a 64-bit position; the offset of a row within a step is a 32-bit number. The compiler then needs only one addition
- * per load on every generation of the GPUs. */
+ * a 64-bit position; the offset of a row within an iteration is a 32-bit number. The compiler then needs only one
+ * addition per load on every generation of the GPUs. */
 #define ROW(from, r, row) ((global const real *)((from) + (r) * (row)))
 
 __attribute__((reqd_work_group_size(SG, GH, 1)))
@@ -108,7 +109,7 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
     int p0 = 0;
     for (; p0 < k; p0 += STEP, a_pos += size_of * STEP, b_pos += STEP * (long)b_row) {
         global const char *a_from = (global const char *)a + a_pos, *b_from = (global const char *)b + b_pos;
-        /* The operand (a or b) that takes fewer registers stays in registers for the whole step. */
+        /* The operand (a or b) that takes fewer registers stays in registers for the whole iteration. */
 #if TM < SG * TN
         run mine[TM];
 #pragma unroll

@@ -1,12 +1,12 @@
-/* out = alpha * a * b + beta * c on Intel GPUs. a and b are images; a sub-group reads blocks of them together. TM x TN
- * outputs per work-item: 32 x 2 in the drawing, also 32 x 1 and 4 x 1. A work-group is one sub-group of 1 x 8
- * work-items; in the drawing, it computes a 32 x 16 tile of out.
+/* out = alpha * a * b + beta * c on Intel GPUs. a and b are images. A work-group is one sub-group of 8 work-items
+ * (lanes), which together read blocks of a and b. A work-item computes TM x TN elements of out: 32 x 2 in the drawing;
+ * the kernel also supports 32 x 1, 4 x 2 and 4 x 1. In the drawing, the sub-group computes a 32 x 16 tile of out.
  *
- *                  lane 0..7  lane 0..7              block_read8 of an R32 image: 8 rows; lane l gets the
- *                +----------+----------+             element that is l places to the right of x.
- *           8 k  |    b0    |    b1    |             b0, b1: lane l holds 8 k of columns l and 8 + l.
- *                +----------+----------+             rows:   lane l holds column (k) l of 8 rows of a;
- *        8 k                                                 a shuffle gives one lane's k to all lanes.
+ *                  lane 0..7  lane 0..7              block_read8 at (x, y) of an R32 image reads rows y to y + 7;
+ *                +----------+----------+             lane l gets the element at x + l of each row.
+ *           8 k  |    b0    |    b1    |             b0 (b1): lane l holds 8 elements of column l (8 + l) of b.
+ *                +----------+----------+             rows: lane l holds column l (one k) of 8 rows of a;
+ *        8 k                                               a shuffle copies the column of one lane to all lanes.
  *      +-----+   +----------+----------+
  *    8 |     |   |  sum0[0] | sum1[0]  |             a: image, texel (p, z * a_rows + i) = a[z][i][p]
  *    8 | rows|   |  sum0[1] | sum1[1]  |             b: image, texel (j, z * b_rows + p) = b[z][p][j]
@@ -14,7 +14,7 @@
  *    8 |     |   |  sum0[3] | sum1[3]  |               offset + z * batch + i * row + j * col
  *      +-----+   +----------+----------+
  *
- * (The method was published for column-major matrices, for which the same kernel computes b' a' = (a b)'.) a is padded
+ * (This algorithm was published for column-major matrices, for which the kernel computes b' a' = (a b)'.) a is padded
  * to a multiple of TM rows, b to a multiple of 8 TN columns, and both along K to a multiple of 8; `k` is the padded
  * size. Block reads outside an image return garbage on some runtimes, so the kernel never reads there. Texels have 4
  * bytes, the largest size for which block reads are defined; the x coordinate of a block read counts BYTES. Along K, a
@@ -26,7 +26,7 @@
 #ifndef TM        /* rows of out per work-item: 4 or 32 */
 #define TM 32
 #endif
-#ifndef TN        /* columns of out per work-item, SG apart: 1 or 2 */
+#ifndef TN        /* columns of out per work-item: 1, or 2 at a distance of SG columns */
 #define TN 2
 #endif
 #ifndef SG        /* work-items per sub-group, and per work-group */
@@ -36,7 +36,7 @@
 #error "the tile is written out for TM = 32 or 4, TN = 1 or 2, SG = 8"
 #endif
 
-/* part: what a lane gets from a block read of a: one element of each of 8 rows, or of each of 4 rows if TM is 4. */
+/* A block read of a gives each lane a `part`: one element of each of 8 rows (TM 32) or of 4 rows (TM 4). */
 #if TM == 32
 #define PARTS 4
 typedef float8 part;
@@ -96,7 +96,8 @@ kernel void sgemm_intel_block_read(IMAGE(a), IMAGE(b), RESULT)
         }
     }
 
-    /* adds 0 (pos is k here), which keeps the final addresses out of registers in the loop: see gemm_intel_L3_SIMD */
+    /* pos is k here, so the next line adds 0. This keeps the final addresses out of the loop's registers: see
+     * gemm_intel_L3_SIMD. */
     i0 += pos - k, j0 += pos - k;
 #define STORE0(q, e) FINISH(sum0[q].s##e, matrix, i0 + 8 * q + e, j0 + lane)
 #define STORE1(q, e) FINISH(sum1[q].s##e, matrix, i0 + 8 * q + e, j0 + lane + SG)
