@@ -21,7 +21,7 @@ static inline float widen_bfloat16(uint16_t x) {
     return float_of((uint32_t)x << 16);
 }
 
-/* Rounds to the nearest even. A NaN becomes a quiet NaN. */
+/* Rounds to nearest, ties to even. A NaN becomes a quiet NaN. */
 static inline uint16_t narrow_bfloat16(float x) {
     const uint32_t bits = bits_of(x);
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;

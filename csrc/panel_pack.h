@@ -52,9 +52,10 @@ TARGET INLINE void NAMED(lines)(P *to, const T_IN *x, int64_t ps, int64_t k) {
     }
 }
 
-/* The same for an incomplete panel of `count` < WIDTH rows. First copies SOME lines at a time to `whole` and completes
- * them with zeros. A line is copied in pieces of `run` <= count elements; the last piece may overlap the piece before.
- * `run` is a constant, because a copy of variable length is a function call. */
+/* Packs an incomplete panel of `count` < WIDTH rows line by line. Copies SOME lines at a time to `whole`, where zeros
+ * complete each line to WIDTH elements, and packs the lines of `whole`. A line is copied in pieces of `run` <= count
+ * elements; its last piece may overlap the piece before. `run` is a constant, because a copy of variable length is a
+ * function call. */
 TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t count, int64_t k, const int run) {
     enum { SOME = 32 };
     T_IN whole[SOME][WIDTH];
@@ -73,7 +74,7 @@ TARGET INLINE void NAMED(short_lines)(P *to, const T_IN *x, int64_t ps, int64_t 
 #ifdef TRANSPOSE_GROUPS
 enum { NAMED(STRETCH) = 64, NAMED(LAST) = (WIDTH - 1) / TRANSPOSED_ROWS * TRANSPOSED_ROWS };
 
-/* Packs a panel of any strides and up to WIDTH rows. Converts STRETCH steps of k of all rows to `stretch` (missing rows
+/* Packs a panel of any strides and up to WIDTH rows. Converts STRETCH elements of each row to `stretch` (missing rows
  * are zero), then transposes them in registers. If TRANSPOSED_ROWS does not divide WIDTH, the last block of rows must
  * be stored first, for the reason given in pack.h. */
 TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,

@@ -1,5 +1,5 @@
 """Benchmark comparisons. A comparison times families of products on every backend and in other libraries, and makes a
-report.
+report. A contestant is a device of a backend, NumPy or another library.
 
 `gemm bench --compare` runs a comparison from the command line, and `compare` runs one from Python. A notebook displays
 the object that `compare` returns. Times in the JSON document are in seconds. A value that does not apply or is unknown
@@ -8,7 +8,7 @@ is null:
     schema      "gemm-compare/1"
     date, command, commit, versions, machine, environment    provenance of the run, as in gemm.cli.bench
     dtype, inputs, precision, reproducible                   see gemm.bench.products.Arithmetic
-    quick, families, rounds, method                          the request, and what each time means
+    quick, families, rounds, method                          the request; method: what each time means, in words
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
     contestants {contestant: its description}
     absent      {peer (another library) or backend: why it is missing}
@@ -27,8 +27,8 @@ The fields of a result:
   already on the device. "once" sends the operands once, computes `products` products and fetches the last result.
 - seconds: the median over the samples of the time of one product. spread: the interquartile range of the samples,
   divided by seconds.
-- measured: false if the samples of repeated products were extrapolated, as the time of one product plus a multiple of
-  the resident time.
+- measured: false if the samples of mode "once" were extrapolated: the time of one product, plus the median resident
+  time for each further product.
 - worst_error: the largest error in units of the contract's error bound; null for NaN. valid: for gemm's results, the
   error is at most one bound; for other libraries, at most four bounds.
 - error: why a contestant has no times.

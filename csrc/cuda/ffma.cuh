@@ -6,7 +6,7 @@
 //            chunks, so their loads have no bank conflicts. Lanes 2i and 2i + 1 differ only in m, and so do lanes i and
 //            i + 16. A half-warp therefore reads 2 chunks of a or 8 chunks of b, which is one shared memory access
 //
-// With 8 x 16 outputs in float, a lane needs 6 loads of 16 bytes for the 128 multiply-adds of one step of k.
+// With 8 x 16 outputs in float, a lane needs 6 loads of 16 bytes for the 128 multiply-adds of each k.
 #ifndef GEMM_CUDA_FFMA
 #define GEMM_CUDA_FFMA
 
@@ -67,8 +67,8 @@ INLINE void add_product(T (&acc)[TM * TN], const T (&a)[TM], const T (&b)[TN]) {
     }
 }
 
-// The elements that a lane multiplies, loaded from tiles in shared memory. A row of a tile is one step of k. The rows
-// are A_PITCH elements apart in a's tile, and B_PITCH in b's. The lane holds its elements of two rows: while it
+// The elements that a lane multiplies, loaded from tiles in shared memory. A tile has one row for each k. The rows are
+// A_PITCH elements apart in a's tile, and B_PITCH in b's. The lane holds its elements of two rows: while it
 // multiplies one row, it loads the next. A scheduler has only 2 warps, which is not enough to hide the latency of the
 // loads behind the arithmetic of other warps.
 template <int A_PITCH, int B_PITCH> struct Fragments {
@@ -103,7 +103,7 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
     }
 };
 
-// Where in out a thread stores its sums.
+// The place in out where a thread stores its sums.
 struct Target {
     Tile tile;
     Lane lane;
@@ -117,8 +117,9 @@ struct Target {
     }
 };
 
-// Adds the sums of all parts of k of tile `index`, applies the epilogue and stores to out. Called by WORKERS threads.
-// ROOM, `shared` and `turn` are as in join.
+// Adds the sums that all blocks of tile `index` have computed, each for a part of k, applies the epilogue and stores to
+// out. WORKERS threads of the block call this function, with `thread` from 0 to WORKERS - 1. ROOM, `shared` and `turn`
+// are as in join.
 template <bool ROOM>
 INLINE void finish(const Gemm &g, long long z, unsigned index, int part, int thread, const T (&acc)[TM * TN],
                    void *shared, int turn = 0) {

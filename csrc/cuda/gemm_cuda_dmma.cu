@@ -3,14 +3,15 @@
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --8 bytes per load--> fragments --mma--> acc
 //
 // A block computes BM x BN outputs, a warp TM x TN of them. While one tile is multiplied, STAGES - 1 tiles are in
-// flight. A fragment of a covers 16 rows and 8 steps of k. As soon as a fragment of a has been multiplied, the next one
+// flight. A fragment of a has 16 rows and 8 columns (k). As soon as a fragment of a has been multiplied, the next one
 // is loaded into its registers. Fragments of b are double-buffered.
 //
 // A scheduler has only two warps here, and a tensor core takes 32 cycles for an mma of 16 x 8 x 8. Other instructions
 // of a warp are free only if they fit between two mma. The kernel therefore has few other instructions and distributes
 // them evenly:
-//   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at steps t and
-//     t + 4, in adjacent registers. A load of 16 bytes would return two elements that are adjacent in memory instead.
+//   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at k = t and
+//     k = t + 4, in adjacent registers. A load of 16 bytes would return two elements that are adjacent in memory
+//     instead.
 //     Moving elements between registers would take longer than loading 8 bytes at a time.
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
@@ -19,7 +20,7 @@
 // Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes
 // read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
 //
-// Not ORDERED: on Hopper, an mma sums 8 steps of k in an unspecified order. Grid: x = tiles * parts, y = the batch.
+// Not ORDERED: on Hopper, an mma sums 8 products in an unspecified order. Grid: x = tiles * parts, y = the batch.
 
 #ifndef BM
 #define BM 128 // rows of out per block
@@ -109,10 +110,10 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
         if (!ALONG && i + 1 == COUNT) at += BK * of_p - SIZE * of_x;
     }
 
-    // Starts all copies of a tile. `steps` of its BK steps of k exist.
+    // Starts all copies of a tile. Of its BK elements along k, `steps` exist; the copies write zeros for the others.
     __device__ __forceinline__ void start_all(unsigned tile, int steps) {
         const int width = max(0, min(WIDTH, (ALONG ? size : steps) - col)), rows = ALONG ? steps : size;
-#pragma unroll(WIDTH == 1 ? 1 : COUNT) // unrolling more would need too many registers
+#pragma unroll(WIDTH == 1 ? 1 : COUNT) // WIDTH 1: no unrolling, which would need too many registers
         for (int i = 0; i < COUNT; ++i) start(tile, i, row + i * DOWN < rows ? width : 0);
     }
 
@@ -125,7 +126,8 @@ template <bool ALONG, int SIZE, int WIDTH> struct Copies {
     }
 };
 
-// The addresses of this lane's elements of the warp's rows of a (columns of b): constant offsets from those in `at`.
+// Loads this lane's elements of the warp's rows of a (columns of b). Their addresses have constant distances from the
+// addresses in `at`.
 template <bool ALONG, int SIZE> struct Elements {
     const double *at[ALONG ? 2 : 4];
 
@@ -136,7 +138,8 @@ template <bool ALONG, int SIZE> struct Elements {
         for (int i = 0; i < (ALONG ? 2 : 4); ++i) at[i] = tiles + (here ^ i * (ALONG ? 8 : 4));
     }
 
-    // The element of row x + g (column x + g) and step p + t of stage `tile`. x must be a multiple of 8, and p of 4.
+    // The element of a in row x + g (of b in column x + g) at k = p + t of the tile in stage `tile`. x must be a
+    // multiple of 8, and p a multiple of 4.
     __device__ __forceinline__ double of(int tile, int x, int p) const {
         const int within = (ALONG ? x : p) % 16;
         return (at[within / (ALONG ? 8 : 4)] + tile * (SIZE * BK))[ALONG ? p * SIZE + x - within : x * BK + p - within];

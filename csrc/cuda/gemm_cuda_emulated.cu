@@ -70,7 +70,7 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
     wgmma_f16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, add);
 }
 
-// All products of a stage, the smallest first.
+// Adds all products of a stage's planes, the smallest first.
 template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 #pragma unroll
     for (int order = PLANES - 1; order >= 0; --order) // the plane number of a plus that of b
@@ -99,9 +99,10 @@ struct Unscale {
   private:
     long long z;
 
-    // Computes one result whose row of a or column of b is SPECIAL, from the planes. The planes are scaled by a 2^-e
-    // that is not stored. This does not matter, because the result is an infinity or NaN: scaling does not change
-    // infinities and NaNs, and the other products only have to be finite.
+    // Computes one result from the planes, if the exponent of its row of a or of its column of b is SPECIAL. The planes
+    // are scaled by a 2^-e that is not known here, because SPECIAL is stored in place of the exponent e. This does not
+    // matter: the result is an infinity or NaN, which scaling does not change. The other terms of this sum only have to
+    // be finite.
     __device__ __noinline__ float chain(long long i, long long j) const {
         const A_TYPE *a = g.a + (g.a_batch ? z * g.a_batch : 0) + i * g.a_row;
         const B_TYPE *b = g.b + (g.b_batch ? z * g.b_batch : 0) + j * g.b_col;

@@ -17,7 +17,8 @@
 //
 // hopper.cuh describes the grid.
 
-// A_TYPE and B_TYPE: both float (for TF32); or int8 and uint8, but not both uint8; or any two of e4m3 and e5m2.
+// A_TYPE and B_TYPE are both float (for TF32). Or each is int8 or uint8, but not both are uint8. Or each is e4m3 or
+// e5m2.
 #ifndef A_TYPE
 #define A_TYPE float
 #endif
@@ -46,10 +47,10 @@
 #define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef PROMOTE
-#define PROMOTE 0 // 1: the tensor cores sum one stage only; each stage is then added to separate float32 sums
+#define PROMOTE 0 // 1: the tensor cores sum only the products of one stage; these sums are then added in float32
 #endif
 #ifndef PIECE
-#define PIECE 256 // columns that a warpgroup multiplies at a time; BN without PROMOTE
+#define PIECE 256 // columns of b that a warpgroup multiplies at a time; must be BN if PROMOTE is 0
 #endif
 #ifndef OUT_BOXES
 #define OUT_BOXES 2 // boxes of out that a warp may store by TMA at the same time; 0: the lanes store out without TMA

@@ -40,8 +40,9 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
     static_assert(SLAB * (ALONG_K ? DEEP : ROWS) == BYTES * ACROSS, "whole slabs");
     static_assert(ROWS % BOX == 0 && BOX * WIDTH % 1024 == 0 && SLAB % 1024 == 0, "boxes start at whole atoms");
 
-    // Starts the load of box `i` of the tile at (row, k) of matrix z to shared memory at `tile`. `full` is the barrier
-    // that counts the bytes. `blocks`: a bit for each block of the cluster that receives the box; 0: only this block.
+    // Starts the load of box `i` of a tile to shared memory at `tile`. The tile begins at (row, k) of matrix z. The
+    // barrier `full` counts the loaded bytes. `blocks` has a bit for each block of the cluster that receives the box;
+    // if it is 0, only this block receives the box.
     static __device__ __forceinline__ void load(int i, unsigned tile, const TensorMap *map, unsigned full, int row,
                                                 int k, int z, unsigned short blocks) {
         const int down = ALONG_K ? i % (ROWS / BOX) * BOX : 0, slab = ALONG_K ? i / (ROWS / BOX) : i;
@@ -53,8 +54,8 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
             tma_load_3d(to, map, full, x, y, z);
     }
 
-    // The wgmma descriptor of the data that starts at row `row` and at element step * STEP of k: the tile's descriptor
-    // plus an offset. Without ALONG_K, wgmma reads only 16-bit types.
+    // The wgmma descriptor of the data from row `row` and k = step * STEP on: the tile's descriptor plus an offset.
+    // Without ALONG_K, wgmma reads only 16-bit types.
     static __device__ __forceinline__ unsigned long long at(unsigned tile, int row, int step) {
         const int k = step * STEP;
         const int offset =

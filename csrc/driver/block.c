@@ -1,4 +1,5 @@
-/* Cache blocking: the loops around a kernel, and the packing of its operands. This file only moves elements. */
+/* Cache blocking: chooses block sizes and which operands to pack, packs them, and runs the loops around a kernel. All
+ * arithmetic is in the kernels. */
 #include "driver.h"
 
 #include <string.h>
@@ -100,7 +101,7 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     }
     if (blocking->pack_a) /* with slack for stores beyond the last panel: see pack.h */
         blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
-    blocking->single_use = m <= blocking->mc; /* then b_panels holds one panel at a time, which stays in the L1 cache */
+    blocking->single_use = m <= blocking->mc; /* b_panels then holds one panel at a time, which stays in the L1 cache */
     const int64_t kept = blocking->single_use ? kernel->nr * blocking->panels : blocking->nc;
     if (blocking->pack_b)
         blocking->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;

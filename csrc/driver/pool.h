@@ -25,7 +25,8 @@ gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
 void gemm_release_threads(gemm_acquired acquired);
 
 /* Calls work(context, index, slot) for each index below `count`, and returns when all calls are done. Uses up to
- * `threads` threads, which is at most the acquired number. The calling thread has slot 0. */
+ * `threads` threads; `threads` must be at most acquired.threads. `slot` is the number of the thread that calls `work`;
+ * the thread that calls gemm_parallel has slot 0. */
 void gemm_parallel(gemm_acquired acquired, gemm_work *work, void *context, int64_t count, int threads);
 
 #endif

@@ -78,10 +78,12 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
 /* Like gemm_column_item. Also prefetches the arrays of later products, up to product `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
-/* Adds products to a Batch that has no pending products: those from number `start` up to number `count` (exclusive) or
- * to the first product of another kind. Stores their results in the list `results`. Returns the number of added
- * products: 0 if the first product cannot be pending, or if the work of the products from `start` to `count` is
- * `most_work` or more; -1 if an error is set. The columns must not change until the products are computed. */
+/* Adds products of the columns to the Batch `self`, which must have no pending products. Adds product number `start`
+ * and all after it, but none from number `count` on, and none from the first product of another kind on. Stores the
+ * results' arrays in the list `results`. The columns must not change until the products are computed.
+ *
+ * Returns the number of added products. It is 0 if product `start` cannot be pending, or if products `start` to
+ * `count` - 1 together have `most_work` multiply-adds or more. Returns -1 with an error set on failure. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *const *scales, PyObject *results, double most_work);
 

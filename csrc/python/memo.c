@@ -46,7 +46,8 @@ static int read_array(PyObject *object, int at, signature *key, extent *where) {
     return 1;
 }
 
-/* Whether `object` is an array with the signature's type, shape and strides at `at`. Stores its address in `data`. */
+/* Whether `object` is an array with the type, shape and strides of position `at` in the signature. Stores the address
+ * of its first element in `data`. */
 static int array_alike(const signature *key, int at, PyObject *object, char **data) {
     if (!PyArray_CheckExact(object)) return 0;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -350,13 +351,14 @@ static PyObject *memo_learn(PyObject *object, PyObject *const *arguments, Py_ssi
     if (arguments[WIDE] != Py_None) fresh.wide = arguments[WIDE];
     if (fresh.wide && !PyObject_TypeCheck(fresh.wide, &PyArrayDescr_Type))
         return PyErr_Format(PyExc_TypeError, "`wide` is a dtype, or None");
-    if (self->era != arguments[BEGAN]) { /* memo_clear may let other threads call learn or forget */
+    if (self->era != arguments[BEGAN]) {
         Py_XDECREF(memo_clear(object, NULL));
         PyObject *ended = self->era;
         Py_INCREF(arguments[BEGAN]);
         self->era = arguments[BEGAN];
         Py_XDECREF(ended);
     }
+    /* The era may have ended since the plan was chosen: memo_clear above may also let another thread call forget. */
     if (era != arguments[BEGAN]) Py_RETURN_NONE;
     hold(&fresh);
     const int put = gemm_table_put(&self->slots, &fresh, &before);

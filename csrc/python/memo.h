@@ -48,7 +48,7 @@ typedef struct {
     extent kept;                  /* b if it is prepacked; calls then pass None for b */
 } device_part;
 
-/* An entry of a Memo: the data with which products of one kind are computed again. */
+/* An entry of a Memo: the data with which products with the signature `key` are computed again. */
 typedef struct {
     signature key;
     /* The engine's plan. NULL on a device, and for a product on the host that the engine does not compute; only a Batch
@@ -85,7 +85,8 @@ typedef struct {
  * `at`, and the rounded alpha and beta in `scale`. Returns NULL without an error if the product is unknown. */
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
-/* The plan with which the engine computes pending products of a kind. NULL: other code computes them. */
+/* The plan with which the engine computes the pending products (see gemm_batch_take) of the entry `known`. NULL: other
+ * code computes these products. */
 static inline const gemm_plan *gemm_memo_plan(const slot *known) {
     return known->finish || known->wide ? NULL : known->plan;
 }
@@ -102,7 +103,7 @@ int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data
 PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *at);
 
 /* Computes the product of the arguments `given`: a, b, c, out, bias (None: absent), alpha and beta. Returns the result,
- * a new reference. Returns NULL without an error if the Memo knows no product of this kind. */
+ * a new reference. Returns NULL without an error if the Memo has no entry for this product. */
 PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *given);
 
 /* Whether two operands have no byte in common. */
@@ -127,7 +128,8 @@ void gemm_front_forget(void);
 /* The number of Batches that threads have entered and not left. It is 0 during almost every call. */
 extern int gemm_batches;
 
-/* Like gemm_memo_repeat, except if the thread has entered a Batch: then small enough products become pending. */
+/* Like gemm_memo_repeat, except if the thread has entered a Batch. A product with little enough work is then pending:
+ * the Batch computes it later, together with others. */
 PyObject *gemm_batch_take(PyObject *memo, PyObject *const *given);
 
 /* Computes the pending products of this thread's Batch; the thread then has no Batch until gemm_batch_resume. Returns

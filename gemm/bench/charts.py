@@ -1,6 +1,6 @@
 """The charts of a comparison, as image files and as SVG elements for a page. Needs matplotlib.
 
-There is one function for each chart, from the document to a matplotlib Figure, or to None without data.
+There is one function for each chart. It takes the document and returns a matplotlib Figure, or None without data.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def save(document: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def crossover(document: dict[str, Any], width: float = 9.0) -> Any:
-    """Rate over size of the first series, which are squares unless the user chose others."""
+    """Rate against size for the first series of products: square products, unless the user chose other series."""
     return _series(document, slice(0, 1), width)
 
 
@@ -71,12 +71,12 @@ def crossover_narrow(document: dict[str, Any]) -> Any:
 
 
 def series(document: dict[str, Any]) -> Any:
-    """The same for the other series."""
+    """Rate against size for all series except the first."""
     return _series(document, slice(1, None), 5.0)
 
 
 def _series(document: dict[str, Any], some: slice, width: float) -> Any:
-    """A panel for each of these series. Each curve has its name at its end, instead of a legend."""
+    """Rate against size, with a panel for each series in `some`. Labels at the ends of the curves replace a legend."""
     names = [name for name in _by(find(document["results"]), "series") if name][some]
     if not names:
         return None

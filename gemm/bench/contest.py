@@ -46,12 +46,12 @@ SPINNING = 0.12
 BEFORE = 0.2
 """Seconds for which the load of the machine is measured before the first product."""
 BUSY, STOLEN, SPREAD = 0.05, 0.01, 0.05
-"""The machine is quiet if other processes use at most this many cores, the hypervisor withholds at most this many, and
-the ratios of the median row spread by at most this fraction."""
+"""The machine is quiet if other processes use at most BUSY cores, the hypervisor withholds at most STOLEN cores, and
+the spread of a row's ratios is at most SPREAD in the median over the rows."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
-"""If a product whose reference has no BLAS has at most this many multiply-adds, all elements are checked. Of larger
-products only some rows are checked."""
+"""Multiply-adds of a product whose reference NumPy computes without BLAS. Up to this limit, all elements are checked.
+Of larger products, only some rows are checked."""
 
 
 class Pace(NamedTuple):
@@ -223,7 +223,7 @@ def check(
 
 
 class Watch:
-    """Measure the load by other processes: for BEFORE seconds at once, and from then on."""
+    """Measure the load by other processes: in the constructor for BEFORE seconds, then until `facts` is called."""
 
     def __init__(self) -> None:
         self._load = _load()

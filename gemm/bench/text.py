@@ -30,7 +30,7 @@ def faster(ratio: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A rate as text, with 3 or 4 digits; "–" for None."""
+    """A rate as text; "–" for None. Rounded to an integer from 1000 on, and to 3 significant digits below 1000."""
     return "–" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 

@@ -252,9 +252,9 @@ def changes(old: Iterable[Row], new: Iterable[Row], tolerance: float = TOLERANCE
 
 
 def noise(old: Iterable[Row], new: Iterable[Row]) -> float:
-    """The `tolerance` for `changes`: the largest change of another library's time, which the machine must have caused.
+    """The argument `tolerance` for `changes`, a fraction of at least TOLERANCE and at most MOST.
 
-    The result is a fraction, at least TOLERANCE and at most MOST.
+    The result is the largest change of another library's time. The machine must have caused such a change.
     """
     moved = [each.ratio for each in changes(old, new) if not each.ours and each.verdict != "same"]
     return min(MOST, max([TOLERANCE, *(max(ratio, 1 / ratio) - 1 for ratio in moved)]))

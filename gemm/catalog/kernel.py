@@ -43,9 +43,8 @@ class Kernel:
         ordered_needs: features that a Device must have for ordered accumulation.
         gflops: peak GFLOP/s. CUDA rows: of an H200. CPU rows: of one core. Except for CUDA rows, this is a guess that
             dispatch uses until the probe has measured the rate.
-        startup: microseconds that a product takes before and after its main loop; for CUDA rows, on an H200; for
-            NumPy's rows, the time that gemm's Python code takes. Repeated products by our own kernels do not run that
-            code.
+        startup: microseconds that a product takes in addition to its main loop. CUDA rows: before and after the loop,
+            on an H200. NumPy's rows: in gemm's Python code, which repeated products by our own kernels do not run.
         scattered: nanoseconds that a multiprocessor takes to store an element of the result if the result's rows are
             not aligned; for CUDA rows, on an H200.
         about: one line for tables.
@@ -128,7 +127,7 @@ class Kernel:
 
     @property
     def apart(self) -> bool:
-        """Whether this row computes pointer batches, in which each product has its own addresses: Problem.apart."""
+        """Whether this row can compute pointer batches, in which each product has operands at its own addresses."""
         return bool(self.params.get("pointers"))
 
     def chosen_on(self, kind: str, features: Set[str]) -> bool:

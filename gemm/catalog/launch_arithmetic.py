@@ -111,11 +111,11 @@ def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
 
 
 def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
-    """Number of blocks that together compute the tiles of the last, incomplete round of `count` tiles, each on a part
-    of k; 0: no sharing.
+    """Number of blocks that share the tiles of the last round; 0: blocks share no tiles.
 
-    Blocks share the tiles if that takes less time. Sharing costs time, because the end of each tile waits for the sums
-    that other blocks have written to memory.
+    `count` tiles are computed in rounds, with one tile for each block that runs. If the last round has fewer tiles, all
+    these blocks can share its tiles: each computes a part of k. They do so if that takes less time. Sharing costs time,
+    because the end of each tile waits for the sums that other blocks have written to memory.
     """
     p, at_once = kernel.params, room(units, resident(kernel), 1)
     rest = count % at_once
@@ -140,7 +140,7 @@ class _Grid(NamedTuple):
 
     Attributes:
         most: blocks per multiprocessor.
-        step: step along k.
+        step: elements of k per step of the kernel's loop.
         column: seconds per step of a block alone on a multiprocessor.
         busy: seconds per step of a group if the work of a group were spread over all units.
         startup: seconds to start a product.

@@ -172,7 +172,7 @@ def check_environment() -> None:
 
 
 def look_for_devices() -> None:
-    """Start the probe unless its results are known. A warning says so if it takes long."""
+    """Run the probe, unless its results are known. If the probe takes long, a warning says what gemm waits for."""
     probe.facts()
 
 

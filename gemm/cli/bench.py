@@ -261,7 +261,7 @@ def _cpu(entered: list[Contestant]) -> Contestant | None:
 
 
 def _ratios(product: Shape, entered: list[Contestant]) -> list[Row]:
-    """For each other contestant: median and spread of (time of the cpu backend's fastest kernel ÷ contestant's time)."""
+    """For each other contestant, median and spread of (time of the cpu backend's fastest kernel ÷ its own time)."""
     cpu, rows = _cpu(entered), []
     for one in entered:
         if cpu and one is not cpu:

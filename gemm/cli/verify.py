@@ -155,7 +155,8 @@ def _check(row: Kernel, device: Device, quick: bool) -> Outcome:
     except (Mismatch, KernelFailed) as failure:
         found.error = str(failure)
     if has_bits(row, device):
-        # The check of the ordered bits comes last and does not run after a failure: it has passed only if all have.
+        # The check of the ordered bits comes last, and a failed check ends the verification. The bits are therefore
+        # known to be right only if all checks have passed.
         found.ordered = found.passed == found.total
     found.left_out, found.seconds = suite.left_out(row, device, full=not quick), time.perf_counter() - start
     return found

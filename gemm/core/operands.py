@@ -1,5 +1,6 @@
-"""Operands as backends take them: views, properties of their memory, and parts of them. Arithmetic only; uses no
-device.
+"""Operands: their types, the layout and overlap of their memory, and views of them or of parts of them.
+
+The functions compute with shapes, strides and addresses. They use no device.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The number of threads granted to this process by affinity, control groups and GEMM_NUM_THREADS; environment
-variables; locks.
+"""Finds how many threads affinity, control groups and GEMM_NUM_THREADS grant this process. Reads environment variables,
+and makes the package's locks.
 """
 
 from __future__ import annotations

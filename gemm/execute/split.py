@@ -316,7 +316,7 @@ def at_once(sides: Sequence[Side]) -> None:
     try:
         for each in others:
             with suppress(RuntimeError, MemoryError):  # the system cannot start more threads
-                start_new_thread(each.work, ("there",))  # never waits, unlike Thread.start: Ctrl-C is harmless
+                start_new_thread(each.work, ("there",))  # Thread.start would wait: Ctrl-C could interrupt it
         leaves = min(DRIVING, engine.get_num_threads() // 4) if others and own.native else 0
         with engine.leaving(leaves) if leaves else nullcontext():
             own.work("here")

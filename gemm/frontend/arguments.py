@@ -162,7 +162,7 @@ class Shapes(NamedTuple):
 
 
 def normalise(given: Given, options: Options) -> Call:
-    """Check every argument and build the Call. Writes nothing. An error names the argument that is wrong."""
+    """Check every argument and build the Call. Does not write to out. Each error names the wrong argument."""
     if options.precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
     a, b, c, out, bias, *scales = given

@@ -173,9 +173,9 @@ class DevicePlans(threading.local):
                 raise
 
     def known(self, given: Operands) -> tuple[Known, tuple[Any, Any]] | tuple[None, tuple[()]]:
-        """The cached product for operands with the signature of `given`, and alpha and beta rounded for the launch.
+        """Return (product, (alpha, beta)): the cached product with the signature of `given`, and the rounded scalars.
 
-        Returns (None, ()) if there is no such product.
+        The scalars are those of `given`, rounded for the launch. Returns (None, ()) if there is no such product.
         """
         found = self._known.get(self._key(given)) if self._era is since() else None
         scales = None if found is None else found.scales(*given[5:])

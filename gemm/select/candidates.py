@@ -24,7 +24,7 @@ from gemm.core.problem import ALL, EXTRA, HYBRID, PRECISIONS, Candidate, Device,
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
 LEAD = 1.1
-"""The `RowOnDevice.lead` of third-party rows."""
+"""The factor by which comparisons multiply the predicted time of third-party rows: see `RowOnDevice.lead`."""
 
 
 class RowOnDevice:

@@ -68,7 +68,10 @@ FASTEST_LINK = 60e9
 
 
 def modelled(kernel: Kernel, device: Device) -> bool:
-    """Whether the GPU model predicts the time on `device`. Measured rates then describe only the link to the device."""
+    """Whether the GPU model predicts the times of `kernel` on `device`.
+
+    If so, the kernel's measured rates describe only the link between the host and the device.
+    """
     return "sm_count" in device.limits and "BM" in kernel.params
 
 

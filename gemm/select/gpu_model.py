@@ -15,8 +15,8 @@ from gemm.core.problem import Device, Problem
 CALL = 5e-6
 """Seconds of a product of negligible size; used until the probe has measured this time."""
 LAUNCH = 6e-6
-"""Seconds that each additional kernel, such as a packing kernel, adds to a product that takes some µs: the kernel waits
-for the host to launch it.
+"""Seconds that each additional kernel, such as a packing kernel, adds to a product that takes a few µs. In such a
+product, the GPU waits for the host to launch each kernel.
 
 Measured on an H200, 2026-11-24.
 """
@@ -140,7 +140,7 @@ def _brought(
             moved = unaligned
         if moved:
             launch += LAUNCH
-            # Packing copies single elements once if rows are not aligned, and once more if it transposes.
+            # How often packing copies each element singly: once if rows are not aligned, once more if it transposes.
             singly = (aligned % WIDE > 0) + transposed
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:

@@ -50,8 +50,8 @@ point, until no neighbour is better."""
 MOST = 96
 """Greatest number of points that the search tries in a larger space."""
 BETTER = 0.98
-"""A candidate replaces the best one only if candidate's time ÷ best time is less than this. Two measurements of the
-same candidate can differ by 2 %."""
+"""A candidate replaces the best candidate only if its time is less than BETTER times the best candidate's time. Two
+measurements of the same candidate can differ by 2 %."""
 ROUNDS = 9
 SAMPLE = 2e-3
 """Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
@@ -187,9 +187,9 @@ class _Search:
         return trial
 
     def _confirm(self, until: float) -> None:
-        """Time the best values and the catalog's values again, in turns.
+        """Time the best and the catalog's values of the parameters again, in turns.
 
-        The record then gets the catalog's values unless the best values are clearly faster.
+        The record keeps the best values only if they are clearly faster. Otherwise it gets the catalog's values.
         """
         assert self.record.params is not None
         best, default = self.record.params, {name: self.row.params[name] for name in self.row.space}
@@ -198,7 +198,7 @@ class _Search:
             if time.monotonic() >= until:
                 return
             answer = self._asked(best, default, None, until)
-            if answer is None or "ratio" not in answer:  # no conclusion: the values worked before
+            if answer is None or "ratio" not in answer:  # keep the best values, which worked before
                 return
             seconds, gain = answer["seconds"], 1 / answer["ratio"]
             if gain < 1 / BETTER:

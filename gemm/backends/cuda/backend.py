@@ -91,10 +91,10 @@ class Launcher:
                 follow(other, stream)
 
     def enqueue(self, work: Work, stream: int) -> None:
-        """Launch `work`, whose operands are views of this GPU's memory, on `stream`. Do not wait for the result.
+        """Launch `work` on `stream` without waiting for the result. Its operands are views of this GPU's memory.
 
-        The operands may have other shapes, strides and alignments than the Problem. c may be out. b may be a matrix
-        that was prepacked for this kernel. Raises KernelFailed.
+        The operands may have shapes, strides and alignments that differ from those of the Problem. c may be out. b may
+        be a matrix that was prepacked for this kernel. Raises KernelFailed.
         """
         a, b, c, out, alpha, beta, bias = work
         layout, scale = layout_of(work, ordered=self.ordered, activation=self._activation), self.scale(alpha, beta)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from gemm.catalog import Kernel
 
 A, B, C, OUT, BIAS, WORKSPACE = range(6)
-"""The slots: the memory into which a step's pointers point. WORKSPACE is the launch plan's workspace on the device, the
-other slots are the operands."""
+"""The slots: the memory into which the pointers of a Step point. WORKSPACE is the launch plan's workspace on the
+device, the other slots are the operands."""
 
 PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
 SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", needs=("sm_90a",),
@@ -20,7 +20,7 @@ SIZES = {
     "float": 4, "double": 8, "float16": 2, "bfloat16": 2, "e4m3": 1, "e5m2": 1, "complex64": 8, "complex128": 16,
     "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
 }  # fmt: skip
-"""{type of csrc/cuda: its size in bytes}."""
+"""{name of a type in csrc/cuda: the type's size in bytes}."""
 
 PLANES = {2: "float16", 3: "bfloat16"}
 """{number of planes that represent a float32: type of the planes}."""

@@ -214,7 +214,7 @@ class _Product:
             self._gpu.free(base, channel.up)
 
     def _send_and_compute(self, transfers: Transfers, base: int) -> None:
-        """Send each panel, then launch the parts of out whose panels have all been sent. Queue copies of the results."""
+        """Send each panel, then launch the parts of out whose panels are all sent. Queue the copies of the results."""
         channel, views = self._channel, self._views(base)
         sent: set[tuple[str, tuple[Range, ...]]] = set()
 

@@ -49,7 +49,8 @@ class Layout:
 _PITCH = 1 << 22
 """The maximum row stride, in elements. Kernels use 32-bit byte offsets within the rows of a tile."""
 MOST = 1 << 31
-"""The limit on the elements that an operand spans, for kernels that require a layout (not `strided`)."""
+"""The limit on an operand's extent in elements, gaps between rows included. It applies to kernels that need a layout
+(not `strided`)."""
 
 PACKED = Layout()
 STRIDED = Layout(strided=True)

@@ -303,7 +303,8 @@ class Replay:
         """Enqueue the product. Return `out`, or a new Array if `out` is None.
 
         `scalars` are alpha, beta and possibly the bias. The bias is always None, because no OpenCL kernel adds a bias.
-        Returns None if the product must take the full path.
+        Returns None if the caller must compute the product by the full path, which checks the arguments, chooses a
+        kernel and plans the commands.
         """
         import pyopencl as cl
 
@@ -342,7 +343,7 @@ class Replay:
             self._handle.count("packed", self._packs)
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
-        self._queue.flush()  # start the commands: a wait for them in another queue does not
+        self._queue.flush()  # start the commands: another queue's wait for them does not start them
         return out
 
 

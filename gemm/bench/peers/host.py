@@ -82,9 +82,9 @@ class BlisWheel(Peer):
 
 
 PEERS: dict[str, Callable[[], Peer]] = {"torch": PyTorch, "mkl": mkl, "blis": blis, "blis-wheel": BlisWheel}
-"""The peers in the order in which they are loaded. `mkl` chooses its threading layer by whether PyTorch is loaded."""
+"""The peers in the order in which they are loaded. MKL's threading layer depends on whether PyTorch is loaded."""
 
 
 def load(names: Collection[str]) -> tuple[list[Peer], dict[str, str]]:
-    """Load the peers in `names`. Returns also {name: why it is missing}."""
+    """Load the peers in `names`. Returns (loaded peers, {name of a missing peer: why it is missing})."""
     return made((name, make) for name, make in PEERS.items() if name in names)

@@ -1,4 +1,4 @@
-"""Checks of device drivers: may this user open the device, does the driver load, does it find a device.
+"""Checks of device drivers: may this user open the device files, does the driver load, does the driver find a device.
 
 A library is loaded in a worker process, `python -m gemm.cli.checks.drivers`, so that a crash or a hang affects only the
 worker.
@@ -22,7 +22,7 @@ VENDORS = "/etc/OpenCL/vendors"
 PHONE = "/vendor/lib64"
 """The folder of a phone's own OpenCL library."""
 WRONG = ("cannot be imported", "newer than PoCL's compiler", "NVRTC")
-"""If the cause of a failure contains one of these words, the user must act even on a machine without a GPU."""
+"""Parts of messages. If the cause of a failure contains one, the user must act, even on a machine without a GPU."""
 
 
 def permissions() -> Iterator[Finding]:

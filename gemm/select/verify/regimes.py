@@ -154,7 +154,7 @@ def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
 
 
 def _shape(kernel: Kernel, count: int, batch: int) -> tuple[int, int, int] | None:
-    """Return (batch, m, n): nearly square products of `count` tiles in all, whose edge tiles are three quarters full.
+    """Return (batch, m, n) for nearly square products with `count` tiles in total. Edge tiles are three quarters full.
 
     If a tile of the kernel holds several products (STACK > 1), return a batch that nearly fills `count` tiles. Returns
     None if there are no such products.

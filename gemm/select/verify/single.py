@@ -286,8 +286,8 @@ ORDERED = {
     "bfloat16": "242e00b757924a592156a20aa9e1aaa9527751d58d87206dabf3f148b242c098",
     "float64": "b6d5d387c891116124c58406a17cb1f445a22330280c2d1d9a8ca1c786a513c3",
 }
-"""SHA-256 of the ordered product of `ordered_case`, little-endian. The tests derive the same hashes from an oracle that
-shares no code with the package."""
+"""{type: SHA-256 of the result of `ordered_case` by ordered accumulation, as little-endian bytes}. The tests derive the
+same hashes with code that shares nothing with the package."""
 
 
 def ordered_hash(backend: Backend, kernel: Kernel, device: Device) -> str:

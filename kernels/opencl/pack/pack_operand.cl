@@ -29,7 +29,7 @@
 #ifndef TALL      /* rows per work-item: 1, or more where work-items are expensive (CPUs) */
 #define TALL 1
 #endif
-#ifndef WIDE      /* columns (texels or elements) per work-item: 1, or more as for TALL; PANEL if PANEL is not 0 */
+#ifndef WIDE      /* columns (texels or elements) per work-item: PANEL if there are panels, else as for TALL */
 #define WIDE 1
 #endif
 #ifndef TURN      /* 1: transposes squares in local memory; the target is a row-major buffer */
