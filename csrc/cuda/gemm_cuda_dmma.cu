@@ -11,8 +11,7 @@
 // them evenly:
 //   - In an mma, lane (g, t) = (lane / 4, lane % 4) needs rows g and g + 8 of a, or column g of b, at k = t and
 //     k = t + 4, in adjacent registers. A load of 16 bytes would return two elements that are adjacent in memory
-//     instead.
-//     Moving elements between registers would take longer than loading 8 bytes at a time.
+//     instead. Moving elements between registers would take longer than loading 8 bytes at a time.
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
@@ -67,15 +66,15 @@
 #include "join.cuh"
 
 constexpr int WARPS_N = BN / TN, SLICES = BK / 8, HIGH = TM / 16, WIDE = TN / 8;
-// Whether the kernel loads the fragments of the next 8 steps of k while it multiplies the current ones. From sm_120 on,
-// the compiler does not find enough registers for this.
+// Whether the kernel loads the fragments of the next 8 elements of k while it multiplies the current fragments. From
+// sm_120 on, the compiler does not find enough registers for this.
 constexpr bool ROLLS = __CUDA_ARCH__ < 1200;
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
 
-// The position in shared memory of row x of a (column x of b) at step p, in a tile of SIZE rows (columns) by BK steps.
-// ALONG: the operand is contiguous along m (n), and a row of the tile in shared memory is one step of k. Otherwise a
-// row of the tile is one row of a (column of b).
+// The position in shared memory of row x of a (column x of b) at k = p, in a tile of SIZE rows (columns) by BK elements
+// of k. ALONG: the operand is contiguous along m (n), and each row of the tile in shared memory has one k. Otherwise
+// each row of the tile is one row of a (column of b).
 template <bool ALONG, int SIZE> INLINE int place(int x, int p) {
     return ALONG ? p * SIZE + (x ^ p % 4 * 4) : x * BK + (p ^ x % 4 * 4);
 }
@@ -146,7 +145,7 @@ template <bool ALONG, int SIZE> struct Elements {
     }
 };
 
-// d += a * b for 16 x 8 outputs and 8 steps of k.
+// d += a * b for 16 x 8 outputs and 8 elements of k.
 INLINE void multiply_fragments(double (&d)[4], const double (&a)[4], const double (&b)[2]) {
 #if __CUDA_ARCH__ >= 900
     mma_f64(d, a, b);
@@ -179,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
                                             g.a_row, g.a_col, (int)min((long long)BM, g.m - tile.top));
     Copies<!B_TURNED, BN, B_VECTOR> b_copies(g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row,
                                              g.b_col, g.b_row, (int)min((long long)BN, g.n - tile.left));
-    // The number of steps of k in the last tile of this part.
+    // The number of elements of k in the last tile of this part.
     const int rest = (int)min((long long)BK, g.k - first - (share.steps - 1) * (long long)BK);
     int copied = 0;
     auto start = [&](int stage) {
@@ -189,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
             b_copies.start_all(b_address + stage * (BN * BK * 8), steps);
             ++copied;
         }
-        copy_commit(); // one group per call, empty if there was nothing to copy: copy_wait counts groups
+        copy_commit(); // one copy group per call, empty if there was nothing to copy: copy_wait counts copy groups
     };
 
     double acc[HIGH][WIDE][4] = {}; // rows g and g + 8 of 16, and columns 2t and 2t + 1 of 8

@@ -3,10 +3,10 @@
 //   memory --cp.async--> shared memory, STAGES tiles of a and b --16 bytes per load--> registers --fma--> acc
 //
 // While one tile is multiplied, STAGES - 1 tiles are in flight. One barrier per tile is enough: after it, this tile has
-// arrived and all threads have read the previous tile. An operand that is contiguous along m (n) is copied in
-// pieces of A_VECTOR (B_VECTOR) elements. An operand that is contiguous along k is copied element by element and
-// transposed by the copy: 8 lanes copy 8 adjacent elements (32 bytes of float). The transposition costs one or two
-// percent of the speed. Beyond the edges of the matrix the copies write zeros. See ffma.cuh.
+// arrived and all threads have read the previous tile. An operand that is contiguous along m (n) is copied in pieces of
+// A_VECTOR (B_VECTOR) elements. An operand that is contiguous along k is copied element by element and transposed by
+// the copy: 8 lanes copy 8 adjacent elements (32 bytes of float). The transposition costs one or two percent of the
+// speed. Beyond the edges of the matrix the copies write zeros. See ffma.cuh.
 //
 // A block has GROUPS groups of threads. Each group multiplies BK / GROUPS of a stage's elements of k, and add_groups
 // adds the groups' sums at the end. This keeps a multiprocessor busy if a tile has few outputs. With a single group of
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
     Copies<BN, B_TURNED ? 1 : B_VECTOR, B_TURNED> b(
         g.b + blockIdx.y * g.b_batch + tile.left * g.b_col + first * g.b_row, B_TURNED ? g.b_col : g.b_row);
 
-    const int ragged = (int)((g.k - first) / BK); // index of the step that has fewer than BK rows, if there is one
+    const int ragged = (int)((g.k - first) / BK); // index of the tile that has fewer than BK rows, if there is one
     const bool whole = rows == BM && cols == BN;
     int copied = 0;
     auto start = [&](int stage) {
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_ffma(A
             }
             ++copied;
         }
-        copy_commit(); // one group per call, empty if there was nothing to copy: copy_wait counts groups
+        copy_commit(); // one copy group per call, empty if there was nothing to copy: copy_wait counts copy groups
     };
 
     T acc[TM * TN] = {};

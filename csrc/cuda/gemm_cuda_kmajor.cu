@@ -117,8 +117,8 @@ INLINE void leave(const Stages &stage, int block) {
 enum { SETS = RESIDENT > 1 || CONSUMERS > 2 ? 1 : 2 };
 typedef unsigned From[4][4];
 
-// Fragments of float (TF32). For each 8 steps of k, lane 4g + t needs rows g and g + 8 at k = t (registers 0 and 1) and
-// at k = t + 4 (registers 2 and 3). In shared memory, a row of the tile has 32 elements of m at one k. Chunk c of 4
+// Fragments of float (TF32). For each 8 elements of k, lane 4g + t needs rows g and g + 8 at k = t (registers 0 and 1)
+// and at k = t + 4 (registers 2 and 3). In shared memory, a row of the tile has 32 elements of m at one k. Chunk c of 4
 // elements is at position c ^ k % 8 of the row. If all lanes read k = t first, lanes with g < 4 and lanes with g >= 4
 // (whose chunk is the next one) would use the same banks. Lanes with g >= 4 therefore read k = t + 4 first (`late`).
 INLINE void fetch_words(From &a, const Stages &stage, int rows) {
@@ -145,10 +145,10 @@ INLINE void fetch_words(From &a, const Stages &stage, int rows) {
 // at one k. The instruction gives lane 4g + t the elements m = 2g and m = 2g + 1 at two values of k. Therefore:
 //   - The fragment's rows g and g + 8 are rows 2g and 2g + 1 of the tile. PAIRED tells this to `deliver`.
 //   - Two such results hold the bytes of two registers of the fragment. __byte_perm puts these bytes into order.
-//   - Quad q is the four steps k = 4q .. 4q + 3, which the lanes with t = q need. One 8 x 8 matrix of ldmatrix has the
-//     first two steps of quads 0 and 1, and the last two steps of quads 2 and 3. The next matrix has the other steps.
-//     Lanes with t >= 2 therefore receive their later pair of steps first (`late`). The 8 input rows of a matrix all
-//     differ in k % 8, so they are in different banks.
+//   - Quad q is k = 4q to 4q + 3, which the lanes with t = q need. One 8 x 8 matrix of ldmatrix has the first two k of
+//     quads 0 and 1, and the last two k of quads 2 and 3. The next matrix has the other k. Lanes with t >= 2 therefore
+//     receive their later pair of k first (`late`). The 8 input rows of a matrix all differ in k % 8, so they are in
+//     different banks.
 INLINE void fetch_bytes(From &a, const Stages &stage, int rows) {
     const int lane = threadIdx.x % 32, row = rows + threadIdx.x / 32 % 4 * 16, quad = lane % 8 / 2;
     // The k of the input row whose address this lane passes to ldmatrix.

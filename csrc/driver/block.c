@@ -151,7 +151,7 @@ typedef struct {
     /* the raw sums that one block of k passes to the next; raw[i - s0, j - j0] belongs to element (i, j) of C */
     char *raw;
     int64_t raw_rs;
-    int64_t p0, k, depth; /* first step along k, number of steps, and that number rounded up to k_group */
+    int64_t p0, k, depth; /* first k, length along k, and this length rounded up to a multiple of k_group */
     int64_t i0;           /* first row of the block of rows */
 } position;
 

@@ -33,7 +33,8 @@ WAKING = 0.006
 """Seconds of untimed calls before a sample. The operating system may wake all threads on one core, and distribute them
 over the cores only at its next scheduler tick, after 4 ms on many systems."""
 SETTLED, SETTLING = 0.02, 1.0
-"""A GPU's clocks have settled when two successive medians differ by at most this fraction; the limit in seconds."""
+"""A GPU's clocks have settled when two successive medians differ by at most the fraction SETTLED. SETTLING is the limit
+in seconds."""
 LONG = 0.05
 """Calls of this many seconds or more need no warm-up: threads wake and caches fill in a small part of this time."""
 SLOW = 0.3
@@ -70,8 +71,8 @@ class Contestant:
         launch: one product on resident operands; None if the device has no memory of its own.
         offload: offload(n) sends the operands, multiplies n times and fetches the result; None if `launch` is None.
         out: the array that receives the results of `call`.
-        fetch: return a host copy of the result of `launch` and `offload`; None if `offload` copies the result to `out`,
-            or if `launch` is None.
+        fetch: fetch() returns a host copy of the result of `launch` and `offload`; None if `offload` copies the result
+            to `out`, or if `launch` is None.
         cold: seconds of the first call for the shape. That call compiles or loads the kernel if the kernel was not yet
             in use.
         host, resident: seconds per product, one value for each sample. `resident` is empty without `launch`.
@@ -161,7 +162,7 @@ def steady(sample: Callable[[], float], limit: float = SETTLING) -> bool:
 
 
 def compete(contestants: Iterable[Contestant], pace: Pace, warmup: int, step: Callable[[str], None]) -> None:
-    """Time the contestants in rounds. Each round samples every contestant, and starts with another contestant.
+    """Time the contestants in rounds. Each round samples every contestant, and starts with a different contestant.
 
     Before the rounds, each contestant makes `warmup` untimed calls. Slow contestants are sampled once, outside the
     rounds. `step` is called before each sample, with the names of the contestant's kernel and device.

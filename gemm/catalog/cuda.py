@@ -377,7 +377,7 @@ SMALL: tuple[Kernel, ...] = (
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_outer, which loads `depth` steps of k at a time into shared memory."""
+    """A row of gemm_cuda_outer, which loads `depth` elements of k at a time into shared memory."""
     return _cuda(
         op, f"outer_{bm}x{bn}", "outer", "small k: limited by storing the result", startup=2.6,
         BM=bm, BN=bn, BK=4, TM=4, TN=bn // 32, DEPTH=depth, THREADS=256, RESIDENT=resident,

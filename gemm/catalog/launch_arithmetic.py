@@ -175,7 +175,7 @@ def _grid(kernel: Kernel, units: int) -> _Grid:
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
-    """Seconds of `count` groups, startup included, with k split into `cut` parts; assumes that none waits for memory.
+    """Seconds of `count` groups, startup included, with k split into `cut` parts, if no group waits for memory.
 
     Groups run in rounds; a round is as many groups as can run at once. If a multiprocessor holds fewer blocks than it
     could, the blocks hide less of each other's latency, and the multiprocessor computes more slowly. If it holds

@@ -129,7 +129,7 @@ def arithmetic(args: argparse.Namespace) -> Arithmetic:
     except (TypeError, ValueError, ImportError) as error:
         raise Mistake(str(error)) from None
     if args.threads:
-        os.environ["GEMM_NUM_THREADS"] = str(args.threads)  # part of what the probe's results depend on
+        os.environ["GEMM_NUM_THREADS"] = str(args.threads)  # the probe's results depend on this variable
         with suppress(BackendUnavailable):
             engine().lib.gemm_grant_threads(threads.granted())
         with suppress(Absent):
@@ -138,7 +138,7 @@ def arithmetic(args: argparse.Namespace) -> Arithmetic:
 
 
 def pace(args: argparse.Namespace, usual: Pace) -> Pace:
-    """--iterations and --seconds; `usual` without them. With --seconds alone, the time decides on the rounds."""
+    """--iterations and --seconds; `usual` without them. With --seconds alone, the time limits the number of rounds."""
     return Pace(args.iterations or (1 << 20 if args.seconds else usual.rounds), args.seconds or usual.seconds)
 
 

@@ -272,7 +272,7 @@ def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | Non
 
 
 def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Operand, Operand, int, Any]:
-    """The operands a and b as the kernel reads them, the number k, and alpha."""
+    """The operands a and b as the kernel reads them, the length of the axis k, and alpha."""
     m, n, k, batch = shapes[:4]
     kinds = tuple(map(operands.named, types.inputs, types.inputs)) or (types.kind, types.kind)
     if k == 0 or types.alpha == 0:

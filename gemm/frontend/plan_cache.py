@@ -203,8 +203,7 @@ class DevicePlans(threading.local):
             return None  # no signature function reads arrays of several classes
         try:
             replay = launch.replay(*arrays)
-        # The result is complete; the next product reports the failure.
-        except KernelFailed:
+        except KernelFailed:  # the result is complete; the next product reports the failure
             return None
         if replay is None:
             return None
@@ -362,8 +361,8 @@ def front(function: Function) -> Function:
 
 
 def at_once(function: Function) -> Function:
-    """The variant of a C function from `front` for callers that need the result at once: `gemm.batching` does not delay
-    the products of this variant.
+    """The variant of a C function from `front` for callers that need the result immediately. `gemm.batching` does not
+    delay the products of this variant.
     """
     return cast(Function, _at_once.get(function, function))
 

@@ -140,7 +140,7 @@ def devices(backend: str) -> tuple[Device, ...]:
 
 
 def _begin(*kind: str) -> Task:
-    """Start the search that fills the cache entry of `facts` with this `kind`."""
+    """Start the probe that fills the cache entry for `kind` (as for `facts`)."""
     name, verify = entry(*kind), not kind
 
     def search(task: Task) -> None:

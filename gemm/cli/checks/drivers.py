@@ -89,7 +89,7 @@ def devices() -> Iterator[Finding]:
     """Find backends for which the probe's worker process has no device.
 
     A missing device is an error only if the machine has a GPU for the backend, if the driver crashed the worker
-    process, or if the cause contains one of the words WRONG.
+    process, or if the cause contains one of the texts WRONG.
     """
     files = [file for pattern in GPUS for file in sorted(glob.glob(pattern))]
     for line in probe.look().lines:
