@@ -7,13 +7,13 @@
  *
  * There are two implementations, which give the same bits:
  *
- *   panels     with panel.h, for products so large that packing is worthwhile. For each step of k and each vector of
- *              columns, a complete panel of b holds LANES real parts, then LANES imaginary parts. The k loop therefore
- *              consists of FMAs only.
+ *   panels     with panel.h, for products so large that packing is worthwhile. For each k and each vector of columns, a
+ *              complete panel of b holds LANES real parts, then LANES imaginary parts. The k loop therefore consists of
+ *              FMAs only.
  *   in place   with tile.h, only if TIMES_I is defined. Real and imaginary parts alternate in registers as in memory.
- *              The k loop therefore also multiplies each vector of b by i. b may be unpacked, and blocks of few rows
- *              or columns compute no unused elements. This implementation also computes the columns of an incomplete
- *              last panel of b: real and imaginary parts alternate in such a panel, too.
+ *              The k loop therefore also multiplies each vector of b by the imaginary unit i. b may be unpacked, and
+ *              blocks of few rows or columns compute no unused elements. This implementation also computes the columns
+ *              of an incomplete last panel of b: real and imaginary parts alternate in such a panel, too.
  *
  * The file that includes this header defines:
  *

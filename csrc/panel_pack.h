@@ -1,8 +1,8 @@
 /* Packing with conversion: defines NAMED(pack), a gemm_pack_function from T_IN to panels of WIDTH rows of P. Terms:
  *
- *   group           the K_GROUP elements of one row in K_GROUP steps along k; contiguous in a panel
- *   line            the WIDTH elements of one step along k
- *   line of groups  the groups of all WIDTH rows for the same K_GROUP steps; contiguous in a panel
+ *   group           K_GROUP elements of one row, adjacent along k; contiguous in a panel
+ *   line            the elements of all WIDTH rows at one k
+ *   line of groups  the groups of all WIDTH rows at the same K_GROUP values of k; contiguous in a panel
  *
  * Parameters:
  *
@@ -101,7 +101,8 @@ TARGET INLINE void NAMED(transposed_rows)(P *to, const T_IN *x, int64_t rs, int6
 }
 #endif
 
-/* Packs the same panel row by row, in pieces of STRETCH steps of k, which stay in the L1 cache. */
+/* Packs a panel of any strides and up to WIDTH rows row by row, in pieces of STRETCH elements of k. The packed piece
+ * stays in the L1 cache. */
 TARGET INLINE void NAMED(rows)(P *to, const T_IN *x, int64_t rs, int64_t ps, int64_t rows, int64_t k) {
     enum { STRETCH = 64 };
     const int64_t padded = (k + K_GROUP - 1) / K_GROUP * K_GROUP;

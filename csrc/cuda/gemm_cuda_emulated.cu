@@ -15,7 +15,7 @@
 //
 // Rows of a and columns of b are scaled by powers of two. The results are scaled back without loss. If a result's row
 // of a or column of b contains an infinity or NaN, the kernel computes this result again from the planes, with one fma
-// per step of k, as IEEE arithmetic requires.
+// for each k, as IEEE arithmetic requires.
 
 #ifndef A_TYPE
 #define A_TYPE bfloat16 // type of the planes: bfloat16 or float16; B_TYPE must be the same

@@ -78,12 +78,13 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
 /* Like gemm_column_item. Also prefetches the arrays of later products, up to product `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
-/* Adds products of the columns to the Batch `self`, which must have no pending products. Adds product number `start`
- * and all after it, but none from number `count` on, and none from the first product of another kind on. Stores the
- * results' arrays in the list `results`. The columns must not change until the products are computed.
+/* Adds products of the columns to the Batch `self`, which must have no pending products. The first is product number
+ * `start`. The last is number `count` - 1 or an earlier one: the next product may be of another kind, and MOST_ALIKE and
+ * MOST_BYTES are limits. Stores new results in the list `results`. The columns must not change until the products are
+ * computed.
  *
- * Returns the number of added products. It is 0 if product `start` cannot be pending, or if products `start` to
- * `count` - 1 together have `most_work` multiply-adds or more. Returns -1 with an error set on failure. */
+ * Returns the number of added products. It is 0 if product `start` cannot be pending, or if `count` - `start` products
+ * like it have `most_work` multiply-adds or more. Returns -1 with an error set on failure. */
 Py_ssize_t gemm_columns_read(batch *self, memo *by, Py_ssize_t start, Py_ssize_t count, PyObject *const *columns,
                              PyObject *const *scales, PyObject *results, double most_work);
 

@@ -147,7 +147,7 @@ class Kernel:
         return self.source.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
     def swaps(self, m: int, n: int, layout: str) -> bool:
-        """Whether launches compute the transposed product, b^T a^T. m, n and layout are those of the original product."""
+        """Whether launches compute the transposed product, b^T a^T. m, n and layout describe the original product."""
         names = {"m": m, "n": n, "a": layout[0], "b": layout[1]}
         return bool(self.swap) and bool(_value(self.swap, names))
 

@@ -68,7 +68,7 @@ def overlap(x: Operand, y: Operand) -> bool:
 
 
 def _place(x: DeviceView) -> tuple[Any, int]:
-    """The address of x's first element: an address space, and the address in this space.
+    """(address space, address of x's first element in this space).
 
     CUDA views and shared virtual memory are in one address space. Each OpenCL buffer is an address space of its own.
     """
@@ -77,7 +77,7 @@ def _place(x: DeviceView) -> tuple[Any, int]:
 
 
 def extent(view: DeviceView) -> tuple[int, int]:
-    """The start of the lowest element and the end of the highest element, in bytes relative to the first element."""
+    """(start of the lowest element, end of the highest element), in bytes from the start of the first element."""
     if view.size == 0:
         return 0, 0
     spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]

@@ -190,9 +190,9 @@ def _mappable(x: Operand) -> bool:
 
 
 def prepared(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, Step, int]:
-    """Return (the result, the step that makes it, its bytes). The result is `x`, copied or split as `row` reads it.
+    """Return (the result, the Step that makes the result, the bytes of the result).
 
-    The result begins `at` bytes after the beginning of `slot`.
+    The result is `x`, copied or split as `row` reads it. It begins `at` bytes after the beginning of `slot`.
     """
     if row.params.get("planes"):
         y, nbytes = planes_of(row, x, slot, at)
