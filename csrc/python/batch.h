@@ -15,8 +15,8 @@ enum {
     MOST_KINDS = 16 /* the maximum number of kinds of pending products */
 };
 static const double MOST_BYTES = 64e6; /* the maximum size of all pending products' operands, in bytes */
-/* The maximum work of one pending product, in multiply-adds: for products that the engine computes, and for other
- * products. A larger product alone keeps a whole CPU or device busy. */
+/* The maximum work of one pending product, in multiply-adds: MOST_WORK if the engine computes the product, else
+ * MOST_WORK_ELSEWHERE. A larger product alone keeps a whole CPU or device busy. */
 static const double MOST_WORK = 2.1e6, MOST_WORK_ELSEWHERE = 1.4e8;
 
 typedef int many_function(const gemm_plan *, int64_t, const gemm_place *, const gemm_scalar *, const gemm_scalar *);
@@ -79,9 +79,9 @@ int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place)
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
 /* Adds products of the columns to the Batch `self`, which must have no pending products. The first is product number
- * `start`. The last is number `count` - 1 or an earlier one: the next product may be of another kind, and MOST_ALIKE and
- * MOST_BYTES are limits. Stores new results in the list `results`. The columns must not change until the products are
- * computed.
+ * `start`. The last is number `count` - 1, or an earlier product if the next product is of another kind or would exceed
+ * MOST_ALIKE or MOST_BYTES. Stores new results in the list `results`. The columns must not change until the products
+ * are computed.
  *
  * Returns the number of added products. It is 0 if product `start` cannot be pending, or if `count` - `start` products
  * like it have `most_work` multiply-adds or more. Returns -1 with an error set on failure. */

@@ -211,8 +211,8 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Computes a product with a conversion of operands, a bias or an activation, which the engine does not apply. Stores
- * the product in `result`. Returns 0 on failure; an error may or may not be set. */
+/* Computes a product that needs a conversion of operands, a bias or an activation. The engine does none of these.
+ * Stores the product in `result`. Returns 0 on failure; an error may or may not be set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
     PyObject *own[OPERANDS] = {NULL}, *done = NULL;

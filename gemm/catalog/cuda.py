@@ -190,7 +190,7 @@ def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
 
 FFMA_TMA: tuple[Kernel, ...] = (
     _ffma_tma("128x128", 2, 53000),
-    # At its default level 3, ptxas schedules the loads for four steps of k so late that the multiply-adds wait.
+    # At its default level 3, ptxas schedules the loads for four values of k so late that the multiply-adds wait.
     _ffma_tma("128x128_along_k", 1, 51800, ptxas=1),
 )
 """float32 by fused multiply-adds: register tiles loaded by TMA."""

@@ -28,7 +28,7 @@ from gemm.select.worker import timeout
 
 DTYPES = tuple(dict.fromkeys(row.dtype for row in KERNELS if row.dtype != "*"))
 LAYOUTS = ("NN", "NT", "TN", "TT")
-"""Layouts of a and b, a letter each: N means stored as it is, T means stored transposed."""
+"""Layouts of a and b, one letter for each. N: the operand is stored as it is. T: it is stored transposed."""
 
 
 class Mistake(ValueError):

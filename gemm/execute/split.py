@@ -180,7 +180,7 @@ def _grain(total: int) -> int:
 
 
 def _seconds(sides: Sequence[Plan]) -> float:
-    """Predicted time until the last device finishes, at least the time of all copies.
+    """Predicted seconds until the last device finishes, but at least the time of all copies together.
 
     The host's threads copy the operands of all devices one after another, so the copies of different devices add up.
     """
