@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
 #pragma unroll
                 for (int y = 0; y < WIDE; ++y) fetch_b(y, stage, slice);
             }
-            // The stage and slice of the fragments to load next. Those after the last tile are loaded but not used.
+            // The stage and slice of the fragments to load next. Fragments after the last tile are loaded but not used.
             const int from = last ? next : stage, ahead = last ? 0 : slice + 1;
 #pragma unroll
             for (int x = 0; x < HIGH; ++x) {
@@ -261,8 +261,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         stage = next;
     };
     int step = 0;
-    // The copies of whole tiles are distributed over the multiplications of a step if an operand is copied two elements
-    // at a time. If both operands are copied element by element, there are too many copies for the registers.
+    // The copies of a whole tile are distributed over the multiplications of another tile if an operand is copied two
+    // elements at a time. If both operands are copied element by element, there are too many copies for the registers.
     if (A_VECTOR + B_VECTOR > 2 && a_copies.size == BM && b_copies.size == BN) {
         const int full = share.steps - (rest < BK);
 #pragma unroll 1

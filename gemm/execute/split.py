@@ -2,8 +2,8 @@
 
 backend="hybrid" uses the CPU and the fastest other device; backend="cuda:all" uses all GPUs. If the operands are in
 host memory, each device gets a rectangle of the result, or some matrices of a stack. The sizes of the parts are chosen
-so that all devices finish at the same predicted time. k is never split: one device computes an
-element completely and determines its bits. If the operands are on a device, that device computes the whole product.
+so that all devices finish at the same predicted time. k is never split: one device computes an element completely and
+determines its bits. If the operands are on a device, that device computes the whole product.
 
 The launch of a Split runs all parts at the same time, each by the same path as an ordinary product.
 """
