@@ -37,7 +37,8 @@ typedef struct {
 static int read_exchanged(const reader *from, PyObject *array, metadata *to) {
     dl_tensor x;
     if (from->api->read(array, &x)) return 0;
-    if (x.device_type != ON_CUDA || x.lanes != 1 || x.code == COMPLEX || x.axes < 1 || x.axes > MOST_AXES || !x.strides)
+    if (x.device_type != ON_CUDA || x.lanes != 1 || x.code == COMPLEX || x.axes < 1 || x.axes > MOST_AXES ||
+        !x.strides || !x.bits || x.bits % 8)
         return 0;
     PyObject *negated = PyObject_CallMethodObjArgs(array, from->is_neg, NULL);
     Py_XDECREF(negated);
@@ -100,6 +101,7 @@ int gemm_device_read(PyObject *array, int at, signature *key, extent *where) {
     }
     const Py_ssize_t place = (Py_ssize_t)from->kind + x.device;
     if (x.device < 0 || x.device >= MOST_DEVICES || !(at == A || place == key->place)) return 0;
+    if ((uintptr_t)x.data % (uintptr_t)(x.size < 16 ? x.size : 16)) return 0; /* the full path reports the error */
     key->place = place;
     key->type[at] = x.type;
     key->axes[at] = x.axes;

@@ -225,6 +225,7 @@ class Replay:
         *batch, m, n = layout.shape
         shapes = [(*batch, m, layout.k), (*batch, layout.k, n), layout.shape, layout.shape, (m, n)]
         sizes = [16 if x is None else _itemsize(x) for x in arrays]
+        self._unit = min(16, sizes[4])  # bytes of which the bias's address must be a multiple
         strides = list(layout.strides)
         if layout.bias is not None:
             strides.append(tuple(sizes[4] * step for step in layout.bias))
@@ -259,7 +260,7 @@ class Replay:
         x, y, goal = address(a), self._kept if b is None else address(b), address(out)
         z = 0 if c is None or not self.layout.reads_c else goal if c is out else address(c)
         w = 0 if bias is None else address(bias)
-        if x & masks[0] or y & masks[1] or z & masks[2] or goal & masks[3]:
+        if x & masks[0] or y & masks[1] or z & masks[2] or goal & masks[3] or w % self._unit:
             return None
         if not created:
             low, high = self.spans[OUT]

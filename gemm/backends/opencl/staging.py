@@ -22,6 +22,7 @@ import numpy as np
 from gemm.backends.opencl.context import Handle, Memory, unmapped
 from gemm.backends.opencl.layout import Layout, Staged, in_place
 from gemm.core import backend, disk_cache
+from gemm.core.errors import KernelFailed
 from gemm.core.problem import DeviceView, Operand
 
 _SQUARE = (32, 8, 1)
@@ -343,7 +344,12 @@ class Replay:
             self._handle.count("packed", self._packs)
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
-        self._queue.flush()  # start the commands: another queue's wait for them does not start them
+        try:
+            self._queue.flush()  # start the commands: another queue's wait for them does not start them
+        except cl.Error as error:
+            if c is not out:
+                raise
+            raise KernelFailed(f"the queue cannot be flushed: {error}", spoilt=True) from error
         return out
 
 

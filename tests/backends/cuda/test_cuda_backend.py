@@ -599,6 +599,30 @@ def test_arrays_with_odd_attributes_are_left_to_the_full_path(process):
     process(f"{REPEATED}{WATCHED}{CUPY}{ODD}")
 
 
+SHIFTED = """
+named = {"kernel": "sgemm_cuda_tile"}
+x, y, out = (array(np.ones((8, 8), np.float32)) for _ in range(3))
+bias = array(np.ones(9, np.float32))
+bias.shape = (8,)
+for _ in range(3):
+    gemm.gemm(x, y, out=out, bias=bias, **named)
+for which in (x, y, out, bias):
+    which.data.ptr += 1  # an address that a GPU cannot read: the error would destroy the context
+    try:
+        gemm.gemm(x, y, out=out, bias=bias, **named)
+    except TypeError as error:
+        assert "aligned" in str(error)
+    else:
+        raise SystemExit("an array that is not aligned was used")
+    which.data.ptr -= 1
+"""
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_arrays_that_are_not_aligned_are_refused(process, native):
+    process(f"{REPEATED}{WATCHED}{CUPY}\narray_metadata.repeatable(ndarray).native &= {native}\n{SHIFTED}")
+
+
 def test_repeated_products_are_aligned_alike(backend, device):
     """A repeated launch is given only addresses that are multiples of what the first ones were."""
     run = launch(backend, device)

@@ -129,6 +129,25 @@ def test_results_are_awaited_across_queues(queue, enqueued, monkeypatch):
         assert np.array_equal(second.get(), a.get() @ b.get() @ b.get())
 
 
+def test_a_queue_that_cannot_be_flushed(queue, enqueued, monkeypatch):
+    """The commands may have run: a product in place must not be computed again."""
+    import pyopencl as cl
+
+    def refuse(each):
+        raise cl.RuntimeError("clFlush failed")
+
+    a, b, c, out = arrays(queue, (8, 8), (8, 8), (8, 8), (8, 8))
+    for _ in range(2):
+        gemm.gemm(a, b, c, beta=1, out=c, kernel=KERNEL)
+        gemm.gemm(a, b, out=out, kernel=KERNEL)
+    before, flush = c.get(), cl.CommandQueue.flush
+    monkeypatch.setattr(cl.CommandQueue, "flush", refuse)
+    with pytest.raises(RuntimeError, match="cannot be flushed"):
+        gemm.gemm(a, b, c, beta=1, out=c, kernel=KERNEL)
+    monkeypatch.setattr(cl.CommandQueue, "flush", flush)
+    assert np.array_equal(c.get(), before + a.get() @ b.get())
+
+
 def test_threads_have_their_own(queue, enqueued):
     wrong = ["not run"] * 4
 
