@@ -69,7 +69,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import recorded
 from peers import families
-from peers.busy import cpu_seconds
 from peers.families import Contest, Row
 from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape
 from peers.tables import shape, show, show_means, show_roofs
@@ -157,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
             "schema": "gemm-cpu-peers/2", **head, "device": inventory.device_facts(device), "rounds": rounds,
             "sample_s": sample, "peers": {peer.name: peer.about for peer in (*contest.ours, *found)}, "absent": absent,
             "unable": contest.unable, **contest.roofs(), "results": rows, "means": families.summary(rows),
-            "quiet": watch.facts(spreads, cpu_seconds()),
+            "quiet": watch.facts(spreads),
         }  # fmt: skip
 
     rows: list[Row] = []

@@ -28,7 +28,6 @@ The JSON document ("gemm-scale/1") contains
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import sys
 import time
@@ -187,10 +186,9 @@ def main() -> int:
                     "gflops": {name: 2e-9 * size**3 / own for name, own in seconds.items()}, "efficiency": efficiency,
                 })  # fmt: skip
     show(constants, results)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     recorded.save(options.json, recorded.document(
         "gemm-scale/1", dask=dask.__version__, constants=constants, rounds=options.rounds, results=results,
-        quiet=watch.facts(recorded.spreads(results), helper=used.ru_utime + used.ru_stime),
+        quiet=watch.facts(recorded.spreads(results)),
     ))  # fmt: skip
     return 0
 

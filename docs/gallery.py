@@ -40,8 +40,10 @@ names the date and the commit of its runs. [Compared with other libraries](peers
 crossover curves, percent of peak, rooflines, tables. Two examples:
 
 - [An H200 and a 16-core Xeon](compare-h200.html), 2026-11-24, commit 49c14ee
-- [A machine without a GPU: two cores of a Zen 3](compare-2-cores.html), 2026-11-23, commit 85a755d. Other processes
-  used a fifth of a core, so the absolute figures are not reliable.
+- [A machine without a GPU: two cores of a Zen 3](compare-2-cores.html), 2026-11-23, commit 85a755d
+
+Both machines were busy: other processes used a fifth of a core. The reports therefore withhold their advice, and the
+absolute figures are not reliable.
 
 ## The CPU compared with its peers
 

@@ -14,7 +14,7 @@ is null:
     absent      {peer (another library) or backend: why it is missing}
     roofs       {device key: {gflops, gflops_basis, memory_gbs, memory_basis}}: the peaks of the roofline
     results     [{family, name, series, size, m, n, k, batch, contestant, backend, device, kernel, mode, products,
-                  measured, seconds, spread, gflops, percent_of_peak, worst_error, valid, error, samples_s}]
+                  measured, seconds, spread, unsettled, gflops, percent_of_peak, worst_error, valid, error, samples_s}]
     thresholds  [{series, contestant, mode, products, size, below, sizes, verdicts, ratios}]
     choice      {sizes, k, chosen, lead}: see gemm.bench.comparison.choices
     left_out    [products for which there was not enough memory]
@@ -26,7 +26,8 @@ The fields of a result:
 - mode: "host" measures from host memory to host memory, transfers included. "resident" measures with operands that are
   already on the device. "once" sends the operands once, computes `products` products and fetches the last result.
 - seconds: the median over the samples of the time of one product. spread: the interquartile range of the samples,
-  divided by seconds.
+  divided by seconds, or null for fewer than three samples.
+- unsettled: the number of resident samples of a GPU that were taken although its clocks had not settled.
 - measured: false if the samples of mode "once" were extrapolated: the time of one product, plus the median resident
   time for each further product.
 - worst_error: the largest error in units of the contract's error bound; null for NaN. valid: for gemm's results, the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -45,9 +44,3 @@ class BusyProcess:
             yield
         finally:
             self._process.send_signal(signal.SIGSTOP)
-
-
-def cpu_seconds() -> float:
-    """CPU seconds of the finished processes that this process started."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,9 @@ def peak(document: dict[str, Any]) -> Any:
 def roofline(document: dict[str, Any]) -> Any:
     from matplotlib.ticker import NullFormatter
 
-    colours, itemsize = _colours(document), named(document["dtype"], "dtype").itemsize
+    colours, dtype = _colours(document), document["dtype"]
+    inputs = document.get("inputs") or [dtype, dtype]  # files of earlier versions only have the type
+    sizes = [named(name, "dtype").itemsize for name in (*inputs, dtype)]
     # NumPy runs on the same cores as the cpu backend.
     rows = [row | {"device": "cpu:0"} if row["backend"] == "numpy" else row for row in _best(document["results"])]
     on = {key: own for key, own in _by(rows, "device").items() if key in document["roofs"]}
@@ -134,14 +136,14 @@ def roofline(document: dict[str, Any]) -> Any:
     figure, panels = _panels(len(on), 5.0, 3.4)
     for axes, (key, own) in zip(panels, on.items(), strict=True):
         roof = document["roofs"][key]
-        reach = [_intensity(row, itemsize) for row in own]
+        reach = [_intensity(row, sizes) for row in own]
         low, high = 0.6 * min(reach), 1.6 * max(reach)
         peak, rate = (roof[name] or float("inf") for name in ("gflops", "memory_gbs"))
         if min(peak, rate) < float("inf"):
             line = [low, *([peak / rate] if low < peak / rate < high else []), high]
             axes.plot(line, [min(peak, rate * x) for x in line], color="0.5", linewidth=1.2)
         for name, some in _by(own, "contestant").items():
-            points = [_intensity(row, itemsize) for row in some], [row["gflops"] for row in some]
+            points = [_intensity(row, sizes) for row in some], [row["gflops"] for row in some]
             axes.plot(*points, "o", color=colours[name], label=name, alpha=0.7)
         limits = (("its peak", peak), ("its memory's rate", rate))
         unknown = " and ".join(what for what, value in limits if value == float("inf"))
@@ -234,10 +236,11 @@ def _best(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["mode"] == ("resident" if row["contestant"] in with_memory else "host")]
 
 
-def _intensity(row: Row, itemsize: int) -> float:
-    """FLOPs per byte of a, b and the result, if each is transferred once."""
+def _intensity(row: Row, sizes: Sequence[int]) -> float:
+    """FLOPs per byte of a, b and the result, if each is transferred once. `sizes`: the bytes of an element of each."""
     m, n, k = row["m"], row["n"], row["k"]
-    return float(2 * m * n * k / ((m * k + k * n + m * n) * itemsize))
+    moved = sum(count * size for count, size in zip((m * k, k * n, m * n), sizes, strict=True))
+    return float(2 * m * n * k / moved)
 
 
 def _panels(count: int, width: float, height: float, columns: int = 2) -> tuple[Any, list[Any]]:

@@ -23,7 +23,8 @@ from gemm.select import choice, probe
 
 SCHEMA = "gemm-compare/1"
 METHOD = (
-    "Times are medians over interleaved rounds in one process. All contestants use the same number of threads and "
+    "Times are medians over interleaved rounds in one process; calls of 0.3 s or more take part in three rounds, and "
+    "the longest are timed once, which permits no ratio. All contestants use the same number of threads and "
     "random operands; every result is checked. Host to host: NumPy arrays in and out, transfers included (GPU-BLOB's "
     "Transfer-Always). Resident: operands and result stay on the device. n products: operands are sent once, n "
     "products run, the result is fetched once (Transfer-Once); the time is divided by n. A threshold is the smallest "
@@ -117,9 +118,10 @@ def compare(
     )
     return Comparison({
         "schema": SCHEMA, **first, **asdict(arithmetic), "quick": quick,
-        "families": list(dict.fromkeys(case.family for case in chosen)), "rounds": pace.rounds,
+        "families": list(dict.fromkeys(case.family for case in chosen)),
+        "rounds": max((len(row["samples_s"]) for row in rows), default=0),
         "method": METHOD, "devices": list(map(device_facts, devices)),
-        "contestants": field.about, "absent": {**(missing or {}), **field.absent}, "roofs": known, "results": rows,
+        "contestants": field.about, "absent": (missing or {}) | field.missing(rows), "roofs": known, "results": rows,
         "thresholds": verdicts.thresholds(rows), "choice": choices(arithmetic), "left_out": left_out,
         "quiet": watch.facts(verdicts.spreads(rows)),
     })  # fmt: skip
@@ -144,7 +146,8 @@ def choices(arithmetic: Arithmetic) -> dict[str, Any]:
 
     Returns:
         {sizes, k, chosen, lead}. chosen[k][m][n] is the key of the chosen device. lead[k][m][n] is the CPU's predicted
-        time ÷ the best device's predicted time, or null if dispatch considers no device, as for small products.
+        time ÷ the best device's predicted time, or null if dispatch considers no device, as for small products. If no
+        kernel offers the arithmetic, each `chosen` is "none".
     """
     given = asdict(arithmetic)
     planes = [[[_choice(Problem(m=m, n=n, k=k, **given)) for n in SIZES] for m in SIZES] for k in SUMS]
@@ -154,6 +157,8 @@ def choices(arithmetic: Arithmetic) -> dict[str, Any]:
 
 def _choice(problem: Problem) -> tuple[str, float | None]:
     able = [(c.seconds, c) for c in choice.candidates(problem) if c.seconds]
+    if not able:  # no kernel offers reproducible=True for this type
+        return "none", None
     _, best = min(able, key=lambda each: (each[1].kernel.dtype == "*", each[0]))
     cpu = [seconds for seconds, c in able if c.kernel.backend == "cpu"]
     others = [seconds for seconds, c in able if c.kernel.backend not in HOST_BACKENDS]

@@ -37,18 +37,20 @@ SETTLED, SETTLING = 0.02, 1.0
 in seconds."""
 LONG = 0.05
 """Calls of this many seconds or more need no warm-up: threads wake and caches fill in a small part of this time."""
-SLOW = 0.3
-"""Calls of this many seconds or more are sampled once, outside the rounds. If n products with operands sent once would
-take this long, their time is extrapolated from one product."""
+SLOW, ENOUGH = 0.3, 3
+"""Calls of SLOW seconds or more take part in the first ENOUGH rounds only. Fewer rounds permit no ratio. If n products
+with operands sent once would take SLOW seconds, their time is extrapolated from one product."""
+PATIENCE = 3.0
+"""A call is sampled once, outside the rounds, if ENOUGH calls exceed the time of the rounds and this many seconds."""
 LEAST = 5
 """The smallest number of rounds, however long they take."""
-SPINNING = 0.12
-"""The expected wait in seconds, in each round, until the threads of a contestant of another library sleep."""
-BEFORE = 0.2
+BEFORE = 1.0
 """Seconds for which the load of the machine is measured before the first product."""
-BUSY, STOLEN, SPREAD = 0.05, 0.01, 0.05
-"""The machine is quiet if other processes use at most BUSY cores, the hypervisor withholds at most STOLEN cores, and
-the spread of a row's ratios is at most SPREAD in the median over the rows."""
+BUSY, BUSY_SHARE, STOLEN, SPREAD = 0.05, 0.005, 0.01, 0.05
+"""The machine is quiet if other processes use at most BUSY cores, or at most BUSY_SHARE of all cores if that is more,
+the hypervisor withholds at most STOLEN cores, and the ratios of the median row spread by at most SPREAD."""
+TICKS = 3
+"""Fewer ticks of the operating system's clock count as none: it counts the time of processes in whole ticks."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
 """Multiply-adds of a product whose reference NumPy computes without BLAS. Up to this limit, all elements are checked.
@@ -76,6 +78,7 @@ class Contestant:
         cold: seconds of the first call for the shape. That call compiles or loads the kernel if the kernel was not yet
             in use.
         host, resident: seconds per product, one value for each sample. `resident` is empty without `launch`.
+        unsettled: the number of resident samples that were taken although the GPU's clocks had not settled.
         worst: the largest error of the checked elements in units of the bound; inf for NaN; None before the check.
         sha256: the hash of the result's bits.
     """
@@ -90,6 +93,7 @@ class Contestant:
     cold: float = 0.0
     host: list[float] = field(default_factory=list)
     resident: list[float] = field(default_factory=list)
+    unsettled: int = 0
     worst: float | None = None
     sha256: str = ""
 
@@ -164,38 +168,57 @@ def steady(sample: Callable[[], float], limit: float = SETTLING) -> bool:
 def compete(contestants: Iterable[Contestant], pace: Pace, warmup: int, step: Callable[[str], None]) -> None:
     """Time the contestants in rounds. Each round samples every contestant, and starts with a different contestant.
 
-    Before the rounds, each contestant makes `warmup` untimed calls. Slow contestants are sampled once, outside the
-    rounds. `step` is called before each sample, with the names of the contestant's kernel and device.
+    Before the rounds, each contestant makes `warmup` untimed calls. After LEAST rounds no round starts when the time of
+    `pace` is over. Slow contestants take part in the first ENOUGH rounds only, so the first samples of all contestants
+    are of the same rounds. `step` is called before each sample, with the names of the contestant's kernel and device.
     """
-    waiting, per_round = [], 1e-9
+    entered = [(one, *found) for one in contestants if (found := _warmed_up(one, pace, warmup))]
     foreign_before = True  # other libraries' threads may still spin after the warm-up
-    for one in contestants:
-        seconds, resident = timed(one.call), timed(one.launch) if one.launch else 0.0
-        if seconds >= SLOW:
-            one.host, one.resident = [seconds], [resident] if one.launch else []
-            continue
-        for _ in range(warmup):
-            one.call()
-            if one.launch:
-                one.launch()
-        seconds, resident = timed(one.call), timed(one.launch) if one.launch else 0.0
-        per_round += 2 * seconds + resident + WAKING + (0.0 if one.device.backend in OWN else SPINNING)
-        waiting.append((one, seconds < LONG, _repeats(seconds), _repeats(resident)))
-    for turn in range(max(min(LEAST, pace.rounds), min(pace.rounds, int(pace.seconds / per_round)))):
-        at = turn % max(1, len(waiting))
-        for one, brief, times, resident_times in waiting[at:] + waiting[:at]:
+    end = time.perf_counter() + pace.seconds
+    for turn in range(pace.rounds):
+        waiting = [each for each in entered if turn < ENOUGH or each[1] < SLOW]
+        if not waiting or (turn >= LEAST and time.perf_counter() >= end):
+            break
+        at = turn % len(waiting)
+        for one, seconds, resident in waiting[at:] + waiting[:at]:
             step(f"{one.kernel} on {one.device.key}")
             foreign = one.device.backend not in OWN
             if foreign_before or foreign:
                 settle()
             foreign_before = foreign
-            if brief:
+            if seconds < LONG:
                 warm(one.call)
-            one.host.append(timed(one.call, times))
+            one.host.append(timed(one.call, _repeats(seconds)))
             if one.launch:
-                if one.device.kind == "gpu":
-                    steady(partial(timed, one.launch, resident_times))
-                one.resident.append(timed(one.launch, resident_times))
+                sample = partial(timed, one.launch, _repeats(resident))
+                if one.device.kind == "gpu" and not steady(sample):
+                    one.unsettled += 1
+                one.resident.append(sample())
+
+
+def _warmed_up(one: Contestant, pace: Pace, warmup: int) -> tuple[float, float] | None:
+    """Make the untimed calls. Returns the approximate seconds of `call` and of `launch`; None if the contestant is too
+    slow for the rounds and has its only sample.
+    """
+    seconds, resident = timed(one.call), timed(one.launch) if one.launch else 0.0
+    if seconds * ENOUGH > max(pace.seconds, PATIENCE):
+        one.host, one.resident = [seconds], [resident] if one.launch else []
+        return None
+    if seconds < SLOW:
+        for _ in range(warmup):
+            one.call()
+            if one.launch:
+                one.launch()
+        seconds, resident = timed(one.call), timed(one.launch) if one.launch else 0.0
+    return seconds, resident
+
+
+def unsettled(contestants: Iterable[Contestant]) -> list[str]:
+    """A line for each GPU whose clocks did not settle."""
+    return [
+        f"{one.kernel}: the clocks of {one.device.key} did not settle in {one.unsettled} of {len(one.resident)} rounds."
+        for one in contestants if one.unsettled
+    ]  # fmt: skip
 
 
 def _repeats(seconds: float) -> int:
@@ -231,34 +254,38 @@ class Watch:
         self._begin()
         if self._ticks:
             time.sleep(BEFORE)
-        self._before = self._shares(0.0)
+        self._before = self._shares()
         self._begin()
 
     def _begin(self) -> None:
-        self._ticks, self._own, self._start = _ticks(), time.process_time(), time.monotonic()
+        self._ticks, self._own, self._start = _ticks(), sum(os.times()[:4]), time.monotonic()
 
-    def _shares(self, helper: float) -> tuple[float | None, float | None]:
-        """Cores that other processes used, and cores that a hypervisor withheld. None: not known."""
-        wall, own = time.monotonic() - self._start, time.process_time() - self._own + helper
+    def _shares(self) -> tuple[float | None, float | None]:
+        """Cores that other processes used, and cores that a hypervisor withheld. None: not known.
+
+        Ended child processes of this process are no other processes.
+        """
+        wall, own = time.monotonic() - self._start, sum(os.times()[:4]) - self._own
         after = _ticks()
         if not (self._ticks and after):
             return None, None
         busy, steal = (now - then for now, then in zip(after, self._ticks, strict=True))
-        return max(0.0, busy - own) / wall, steal / wall
+        least = (TICKS - 0.5) / os.sysconf("SC_CLK_TCK")
+        others, withheld = (seconds / wall if seconds > least else 0.0 for seconds in (busy - own, steal))
+        return others, withheld
 
-    def facts(self, spreads: list[float], helper: float = 0.0) -> dict[str, Any]:
+    def facts(self, spreads: list[float]) -> dict[str, Any]:
         """{load_before, load_after, others_before, stolen_before, others_cores, stolen, median_spread, warnings}.
 
         None: the value is not known.
 
         Args:
             spreads: the interquartile range ÷ the median of each row's ratios.
-            helper: CPU seconds of processes that the benchmark itself started.
         """
         found = {
             "load_before": self._load, "load_after": _load(),
             **dict(zip(("others_before", "stolen_before"), self._before, strict=True)),
-            **dict(zip(("others_cores", "stolen"), self._shares(helper), strict=True)),
+            **dict(zip(("others_cores", "stolen"), self._shares(), strict=True)),
             "median_spread": statistics.median(spreads) if spreads else None,
         }  # fmt: skip
         return found | {"warnings": warnings(found)}
@@ -270,10 +297,11 @@ def warnings(quiet: Mapping[str, Any]) -> list[str]:
     The load average, which lags a minute behind, counts only where nothing better is known.
     """
     load = quiet["load_before"][0] if quiet["load_before"] and quiet["others_cores"] is None else None
+    busy = max(BUSY, BUSY_SHARE * (os.cpu_count() or 1))
     limits = (
         (load, 0.5, "the load average was {:.2f} before the first product"),
-        (quiet["others_before"], BUSY, "other processes used {:.2f} cores before the first product"),
-        (quiet["others_cores"], BUSY, "other processes used {:.2f} cores on average"),
+        (quiet["others_before"], busy, "other processes used {:.2f} cores before the first product"),
+        (quiet["others_cores"], busy, "other processes used {:.2f} cores on average"),
         (quiet["stolen"], STOLEN, "the hypervisor withheld {:.0%} of a core"),
         (quiet["median_spread"], SPREAD, "the ratios of the median row spread by {:.0%} (interquartile range)"),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    """A contestant after its first call. Raises BackendUnavailable, MemoryError or KernelFailed."""
+    """A contestant after its first call. Raises Unable, BackendUnavailable, MemoryError or KernelFailed."""
     device, kernel, how = entry
     backend = registry.backend(device.backend)
     out = shape.result(how.dtype)
@@ -50,7 +50,10 @@ def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestan
     options: dict[str, Any] = {"trans_a": trans_a, "trans_b": trans_b, "dtype": how.dtype if how.inputs else None,
                "precision": how.precision, "reproducible": how.reproducible}  # fmt: skip
     problem = normalise(Given(a, b, out=out), Options(**options)).problem
-    plan = execute.choose(problem, device.key, kernel)
+    try:
+        plan = execute.choose(problem, device.key, kernel)
+    except (TypeError, ValueError) as error:  # the device has no kernel for these types, or none is reproducible
+        raise Unable(str(error)) from None
     call = partial(api.gemm, a, b, out=out, backend=device.key, kernel=kernel, **options)
     entered = _called(Contestant(device, plan.kernel.name, call, out))
     try:
@@ -92,6 +95,8 @@ def enter_device_peer(
     peer: DevicePeer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.ndarray
 ) -> Contestant:  # fmt: skip
     """A peer on a device as a contestant. Raises Unable, and any exception of the peer."""
+    if how.dtype not in peer.dtypes or set(how.types) != {how.dtype}:
+        raise Unable(f"no function for {replace(how, precision='highest', reproducible=False)}")
     out = shape.result(how.dtype)
     result = peer.send(out)
     launch, offload = _resident(lambda: map(peer.send, (a, b)), lambda x, y: peer.multiply(x, y, result), peer.finish,
@@ -142,11 +147,13 @@ class Field:
         enter: {contestant: function that makes it}.
         about: {contestant: its description}.
         absent: {peer: why it is missing}.
+        unable: {contestant: why it did not multiply a product}.
     """
 
     enter: dict[str, Enter]
     about: dict[str, str]
     absent: dict[str, str]
+    unable: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, devices: Iterable[Device], names: Iterable[str], how: Arithmetic = FLOAT32) -> Field:
@@ -167,6 +174,11 @@ class Field:
         for other in device_peers:
             whole.add(f"{other.name} on {other.device.key}", partial(enter_device_peer, other, how), other.about)
         return whole
+
+    def missing(self, rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+        """{peer or contestant without results: why}."""
+        measured = {row["contestant"] for row in rows}
+        return self.absent | {name: why for name, why in self.unable.items() if name not in measured}
 
     def add(self, name: str, enter: Enter, about: str) -> None:
         """Add a contestant."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from gemm.backends import registry
 from gemm.bench.contest import timed, warm
 from gemm.bench.contestants import Entry, enter
+from gemm.bench.peers import Unable
 from gemm.bench.products import Shape
 from gemm.catalog import HOST_BACKENDS, KERNELS, Kernel, simplest
 from gemm.core import operands
@@ -134,14 +136,21 @@ def link(device: Device) -> dict[str, float] | None:
         return None
     small, kernel = Shape(16, 16, 16), simplest(device.backend, "float32")
     try:  # a kernel's name spares the search for devices
-        launch = enter(Entry(device, kernel.name if kernel else None), small, *small.operands("float32")).launch
-        copies = registry.backend(device.backend).copies(device, _MOVED)
-        rates = [_MOVED / min(timed(copy) for _ in range(_MOVES)) / 1e9 for copy in copies]
-    except (BackendUnavailable, KernelFailed, MemoryError):
+        with _reported(device, "transfers"):
+            launch = enter(Entry(device, kernel.name if kernel else None), small, *small.operands("float32")).launch
+            assert launch is not None
+            copies = registry.backend(device.backend).copies(device, _MOVED)
+            rates = [_MOVED / min(timed(copy) for _ in range(_MOVES)) / 1e9 for copy in copies]
+            warm(launch)
+            rates.append(min(timed(launch, 20) for _ in range(_MOVES)))
+    except (Unable, BackendUnavailable, KernelFailed, MemoryError):
         return None
-    assert launch is not None
-    warm(launch)
-    return dict(zip(LINKS, [*rates, min(timed(launch, 20) for _ in range(_MOVES))], strict=True))
+    return dict(zip(LINKS, rates, strict=True))
+
+
+def _reported(device: Device, what: str) -> AbstractContextManager[None]:
+    """A block in which pyopencl's errors become KernelFailed. The CUDA backend raises no other errors."""
+    return device.handle.reported(what) if device.backend == "opencl" else nullcontext()
 
 
 @cache
@@ -196,8 +205,13 @@ def _memory(device: Device) -> tuple[float | None, str]:
     if device.backend == "opencl" and device.handle is not None:
         import pyopencl as cl
 
-        one, two = (cl.Buffer(device.handle.context, cl.mem_flags.READ_WRITE, _MOVED) for _ in range(2))
-        seconds = min(timed(lambda: cl.enqueue_copy(device.handle.queue, one, two).wait()) for _ in range(_MOVES))
+        try:
+            with _reported(device, "copies"):
+                one, two = (cl.Buffer(device.handle.context, cl.mem_flags.READ_WRITE, _MOVED) for _ in range(2))
+                copy = partial(cl.enqueue_copy, device.handle.queue, one, two)
+                seconds = min(timed(lambda: copy().wait()) for _ in range(_MOVES))
+        except KernelFailed:
+            return None, "not known"
         return 2 * _MOVED / seconds / 1e9, f"measured: copies of {_MOVED >> 20} MiB on the device, read and written"
     return None, "not known"
 

@@ -107,6 +107,9 @@ def notes(document: dict[str, Any]) -> list[str]:
         found.append("There is no GPU on this machine." + (
             " OpenCL devices on the CPU take its place: thresholds show the gain of OpenCL on the same cores."
             if stand_in else ""))  # fmt: skip
+    restless = dict.fromkeys(row["device"] for row in document["results"] if row.get("unsettled"))
+    if restless:
+        found.append(f"Resident times vary: the clocks of {', '.join(restless)} did not settle in some rounds.")
     if failed := failures(document):
         found.append(f"Failed: {'; '.join(failed)}.")
     if document["left_out"]:
@@ -200,7 +203,8 @@ def _family(document: dict[str, Any], name: str) -> str:
 def _rate(row: Row | None, most: float | None) -> str:
     if row is None:
         return _cell("–", "number")
-    spread = f"{text.seconds(row['seconds'])}, quartiles {100 * row['spread']:.0f} % apart"
+    apart = "fewer than three samples" if row["spread"] is None else f"quartiles {100 * row['spread']:.0f} % apart"
+    spread = f"{text.seconds(row['seconds'])}, {apart}"
     percent = "" if row["percent_of_peak"] is None else f", {row['percent_of_peak']:.0f} % of peak"
     classes = "number best" if row["gflops"] == most else "number"
     return _cell(text.number(row["gflops"]), classes, f"{spread}{percent}, {row['kernel']}")

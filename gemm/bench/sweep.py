@@ -13,7 +13,7 @@ from gemm.bench.contest import OWN, Contestant, Pace, timed
 from gemm.bench.contestants import Field
 from gemm.bench.peers import Unable
 from gemm.bench.products import FLOAT32, Arithmetic, Case
-from gemm.bench.verdicts import Row, quartiles
+from gemm.bench.verdicts import Row, known_spread
 from gemm.core.errors import BackendUnavailable, KernelFailed
 
 REPEATS = (1, 8, 64)
@@ -24,7 +24,8 @@ FAILURES = (KernelFailed, TypeError, ValueError, RuntimeError)
 """Exceptions that count as a failure of the contestant."""
 COLUMNS = (
     "family", "name", "series", "size", "m", "n", "k", "batch", "contestant", "backend", "device", "kernel", "mode",
-    "products", "measured", "seconds", "spread", "gflops", "percent_of_peak", "worst_error", "valid", "error",
+    "products", "measured", "seconds", "spread", "unsettled", "gflops", "percent_of_peak", "worst_error", "valid",
+    "error",
 )  # fmt: skip
 """Columns of a result except its samples. gemm.compare defines them."""
 
@@ -73,8 +74,8 @@ class Sweep:
             self.step(f"{shape}: {name}")
             try:
                 entered[name] = enter(shape, a, b)
-            except Unable:
-                continue
+            except Unable as error:
+                self.contestants.unable[name] = str(error)
             except BackendUnavailable as error:
                 self.contestants.absent[name] = str(error)
             except FAILURES as error:
@@ -114,11 +115,12 @@ def _rows(case: Case, name: str, one: Contestant, once: dict[int, Contestant], p
     valid = one.worst is not None and one.worst <= (1 if one.device.backend in OWN else LOOSE)
     rows = []
     for mode, products, measured, samples in _samples(one, once):
-        low, middle, high = quartiles(samples)
+        middle = statistics.median(samples)
         rate = case.shape.flops / middle / 1e9
         rows.append(_row(
             case, name, backend=one.device.backend, device=one.device.key, kernel=one.kernel, mode=mode,
-            products=products, measured=measured, seconds=middle, spread=(high - low) / middle, gflops=rate,
+            products=products, measured=measured, seconds=middle, spread=known_spread(samples), gflops=rate,
+            unsettled=one.unsettled if mode == "resident" else None,
             percent_of_peak=100 * rate / peak if peak else None,
             worst_error=one.worst if one.worst != float("inf") else None, valid=valid, samples_s=samples,
         ))  # fmt: skip

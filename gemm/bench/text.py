@@ -26,12 +26,12 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 def faster(ratio: float) -> str:
     """A ratio as text: "2.5 times as fast as"; "as fast as" below 1.02. The caller inverts ratios below 1."""
-    return "as fast as" if ratio < 1.02 else f"{ratio:.3g} times as fast as"
+    return "as fast as" if ratio < 1.02 else f"{number(ratio)} times as fast as"
 
 
 def number(value: float | None) -> str:
     """A rate as text; "–" for None. Rounded to an integer from 1000 on, and to 3 significant digits below 1000."""
-    return "–" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+    return "–" if value is None else f"{value:.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def seconds(value: float | None) -> str:
@@ -39,9 +39,9 @@ def seconds(value: float | None) -> str:
     if value is None:
         return "–"
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / 1e-6:.3g} µs"
+        if value >= 0.9995 * scale:
+            return f"{number(value / scale)} {unit}"
+    return f"{number(value / 1e-6)} µs"
 
 
 def duration(left: float) -> str:

@@ -3,8 +3,8 @@
 # Ratios
 
 The ratio of two contestants is the median over the rounds of (time of the one ÷ time of the other in the same round).
-There is no ratio (`compared`) if the middle half of the rounds spreads too widely, and none is worth quoting if the
-machine was not quiet (gemm.bench.contest.Watch).
+There is no ratio (`compared`) if there are fewer than ENOUGH rounds or if the middle half of the rounds spreads too
+widely, and none is worth quoting if the machine was not quiet (gemm.bench.contest.Watch).
 
 # Offload thresholds
 
@@ -48,7 +48,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gemm.bench import text
-from gemm.bench.contest import OWN
+from gemm.bench.contest import ENOUGH, OWN
 
 Row = dict[str, Any]
 """A result of a comparison. gemm.compare defines its columns."""
@@ -95,27 +95,34 @@ def spread(samples: Sequence[float]) -> float:
     return (high - low) / middle
 
 
+def known_spread(samples: Sequence[float]) -> float | None:
+    """`spread`, but None for fewer than ENOUGH samples."""
+    return spread(samples) if len(samples) >= ENOUGH else None
+
+
 def ratios(host: Sequence[float], device: Sequence[float]) -> list[float]:
     """The host's time ÷ the device's time, round by round, because a disturbance of a round affects both samples.
 
-    If the two were not measured in the same rounds, the result is the single ratio of their medians.
+    A slow contestant has fewer samples than the other one; its samples are of the first rounds. If one was measured
+    once, outside the rounds, the result is the single ratio of the medians.
     """
-    if len(host) != len(device):
+    if 1 in (len(host), len(device)):
         return [statistics.median(host) / statistics.median(device)]
-    return [theirs / own for theirs, own in zip(host, device, strict=True)]
+    return [theirs / own for theirs, own in zip(host, device, strict=False)]
 
 
 def spreads(rows: Iterable[Row]) -> list[float]:
     """The spread of the ratios of cpu:0's samples to a contestant's samples, with operands in host memory.
 
-    There is one number for each product and each contestant except cpu:0.
+    There is one number for each product and each contestant except cpu:0, if there are enough rounds.
     """
     hosted = find(rows, mode="host")
     ours = {(row["family"], row["name"]): row["samples_s"] for row in find(hosted, contestant="cpu:0")}
-    return [
-        spread(ratios(ours[row["family"], row["name"]], row["samples_s"]))
+    found = (
+        known_spread(ratios(ours[row["family"], row["name"]], row["samples_s"]))
         for row in hosted if row["contestant"] != "cpu:0" and (row["family"], row["name"]) in ours
-    ]  # fmt: skip
+    )  # fmt: skip
+    return [each for each in found if each is not None]
 
 
 class Threshold(NamedTuple):
@@ -141,6 +148,8 @@ def verdict(ratios: Sequence[float]) -> Verdict:
 
 def compared(ratios: Sequence[float], name: str, host: str) -> str:
     """A phrase that says which of two contestants is faster, and how much. `ratios` are `host`'s times ÷ `name`'s."""
+    if len(ratios) < ENOUGH:
+        return f"no ratio between {name} and {host}: measured {'once' if len(ratios) == 1 else 'twice'}"
     low, middle, high = quartiles(ratios)
     if high - low > WIDE * middle:
         return f"no ratio between {name} and {host}, because half of the rounds are outside {low:.3g} to {high:.3g}"
@@ -181,7 +190,8 @@ def thresholds(rows: Sequence[Row]) -> list[Row]:
     for series, contestant, mode, products in kinds:
         ours = {row["size"]: row["samples_s"] for row in find(rows, series=series, contestant="cpu:0", mode="host")}
         own = find(rows, series=series, contestant=contestant, mode=mode, products=products)
-        points = sorted((r["size"], ratios(ours[r["size"]], r["samples_s"])) for r in own if r["size"] in ours)
+        rounds = ((r["size"], ratios(ours[r["size"]], r["samples_s"])) for r in own if r["size"] in ours)
+        points = sorted(each for each in rounds if len(each[1]) >= ENOUGH)
         if points and contestant in with_memory:
             found.append({
                 "series": series, "contestant": contestant, "mode": mode, "products": products,

@@ -105,7 +105,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
                         help=f"{', '.join(PRECISIONS)}: the error bound (default: highest)")  # fmt: skip
     parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
     parser.add_argument("--threads", type=positive, metavar="COUNT",
-                        help="threads of the cpu backend and NumPy, as GEMM_NUM_THREADS says it")  # fmt: skip
+                        help="threads of the cpu backend and NumPy; all cores are no limit")  # fmt: skip
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -130,6 +130,8 @@ def arithmetic(args: argparse.Namespace) -> Arithmetic:
         raise Mistake(str(error)) from None
     if args.threads:
         os.environ["GEMM_NUM_THREADS"] = str(args.threads)  # the probe's results depend on this variable
+        if args.threads >= threads.cores():  # all cores are no limit, as in set_num_threads
+            del os.environ["GEMM_NUM_THREADS"]
         with suppress(BackendUnavailable):
             engine().lib.gemm_grant_threads(threads.granted())
         with suppress(Absent):

@@ -10,18 +10,21 @@ writes a document of the following form. Times are in seconds. A value that does
     devices     [{key, backend, name, platform, driver, kind, unified, features, limits}]
     peaks       {device key: {gflops, basis}}; a device with an unknown peak is absent
     results     [{m, n, k, batch, trans, backend, device, kernel, cold_s, host_s, host_best_s, host_spread,
-                  host_gflops, resident_s, resident_best_s, resident_spread, resident_gflops, percent_of_peak, valid,
-                  worst_error, checked, sha256, error, host_samples_s, resident_samples_s}]: one for each contestant,
-                which is a kernel on a device, or NumPy
+                  host_gflops, resident_s, resident_best_s, resident_spread, resident_unsettled, resident_gflops,
+                  percent_of_peak, valid, worst_error, checked, sha256, error, host_samples_s, resident_samples_s}]:
+                one for each contestant, which is a kernel on a device, or NumPy
     ratios      [{m, n, k, batch, trans, device, kernel, host, resident, host_spread, resident_spread}]: the time of
                 the cpu backend divided by the time of the contestant, as the median over the rounds
     links       {device key: transfer rates and the latency of a launch; see gemm.bench.peaks.link}
     quiet       see gemm.bench.contest.Watch: if it has warnings, the ratios are not worth quoting
 
+- iterations is the number of rounds that were made.
 - cold_s is the time of the contestant's first call. host_* measure from host memory to host memory, transfers included.
   resident_* measure with operands that are already on the device; for a backend in host memory, they equal host_*.
 - In `results`, host_s and resident_s are the medians of the samples, and host_spread and resident_spread are the
-  samples' interquartile ranges ÷ these medians. In `ratios`, the spreads are those of the rounds' ratios.
+  samples' interquartile ranges ÷ these medians. In `ratios`, the spreads are those of the rounds' ratios. A spread is
+  null for fewer than three samples.
+- resident_unsettled: the number of resident samples of a GPU that were taken although its clocks had not settled.
 - percent_of_peak refers to the resident rate.
 - worst_error is in units of the error bound; it is null if it is not finite.
 - valid, worst_error, checked and sha256 are null without --validate.
@@ -42,6 +45,7 @@ from gemm.bench import contest, text, verdicts
 from gemm.bench.contest import Contestant, Pace, Watch
 from gemm.bench.contestants import Entry, enter, named
 from gemm.bench.peaks import LINKS, Peak, link, peak
+from gemm.bench.peers import Unable
 from gemm.bench.products import Shape
 from gemm.catalog import Kernel
 from gemm.cli import compare
@@ -79,17 +83,18 @@ EXAMPLES = """examples:
 The exit status is 1 when a result was wrong, a kernel failed, or a time is slower than in the file.
 """
 METHOD = (
-    "Times are medians over interleaved rounds in one process; IQR is the interquartile range ÷ the median. cold: the "
-    "first call for the shape, which compiles or loads the kernel if the kernel was not in use before. host to host: "
+    "Times are medians over interleaved rounds in one process; IQR is the interquartile range ÷ the median. Calls of "
+    "0.3 s or more take part in three rounds, and the longest are timed once, which permits no ratio. cold: the first "
+    "call for the shape, which compiles or loads the kernel if the kernel was not in use before. host to host: "
     "gemm.gemm(a, b, out=out) on NumPy arrays, transfers included. resident: the kernel on operands that are already "
-    "on the device, until the kernel has finished, on a GPU once its clocks have settled; = if the device computes in "
-    "host memory. Percent of peak refers to the resident rate. NumPy: np.matmul(a, b, out=out)."
+    "on the device, until the kernel has finished, on a GPU once its clocks have settled or a second has passed; = if "
+    "the device computes in host memory. Percent of peak refers to the resident rate. NumPy: np.matmul(a, b, out=out)."
 )
 PACE, WARMUP = Pace(10, 20.0), 2
 COLUMNS = (
     "m", "n", "k", "batch", "trans", "backend", "device", "kernel", "cold_s", "host_s", "host_best_s", "host_spread",
-    "host_gflops", "resident_s", "resident_best_s", "resident_spread", "resident_gflops", "percent_of_peak", "valid",
-    "worst_error", "checked", "sha256", "error",
+    "host_gflops", "resident_s", "resident_best_s", "resident_spread", "resident_unsettled", "resident_gflops",
+    "percent_of_peak", "valid", "worst_error", "checked", "sha256", "error",
 )  # fmt: skip
 """Columns of a result except its samples."""
 CPU = "the cpu backend"
@@ -135,24 +140,17 @@ def run(args: argparse.Namespace) -> int:
         look_for_devices()
     peaks = {device.key: known for device in devices if (known := peak(device, how.dtype))}
     links = {device.key: found for device in devices if (found := link(device))}
-    results: list[Row] = []
-    ratios: list[Row] = []
     watch = Watch()
-    for product in products:
-        try:
-            some, more = _contest(args, product, entries, peaks, watch)
-        except MemoryError:
-            raise Mistake(f"there is not enough memory for {product}") from None
-        results += some
-        ratios += more
+    results, ratios = _contests(args, products, entries, peaks, watch)
     _conclude(peaks, links)
     if args.json:
         save_json(args.json, {
-            "schema": "gemm-bench/1", **inventory.head(), **asdict(how), "iterations": args.pace.rounds,
-            "seconds": args.pace.seconds, "warmup": args.warmup, "method": METHOD,
-            "devices": list(map(inventory.device_facts, devices)),
+            "schema": "gemm-bench/1", **inventory.head(), **asdict(how),
+            "iterations": max(len(row["host_samples_s"]) for row in results), "seconds": args.pace.seconds,
+            "warmup": args.warmup, "method": METHOD, "devices": list(map(inventory.device_facts, devices)),
             "peaks": {key: asdict(known) for key, known in peaks.items()}, "results": results, "ratios": ratios,
-            "links": links, "quiet": watch.facts([row["host_spread"] for row in ratios]),
+            "links": links,
+            "quiet": watch.facts([row["host_spread"] for row in ratios if row["host_spread"] is not None]),
         })  # fmt: skip
     if args.csv:
         save_csv(args.csv, COLUMNS, results)
@@ -199,10 +197,30 @@ def _conclude(peaks: dict[str, Peak], links: dict[str, dict[str, float]]) -> Non
     text.say(METHOD)
 
 
+def _contests(
+    args: argparse.Namespace, products: list[Shape], entries: list[Entry], peaks: dict[str, Peak], watch: Watch
+) -> tuple[list[Row], list[Row]]:
+    """The results and the ratios of all products. Raises Mistake if there are no results."""
+    results: list[Row] = []
+    ratios: list[Row] = []
+    unable: list[str] = []
+    for product in products:
+        try:
+            some, more, whys = _contest(args, product, entries, peaks, watch)
+        except MemoryError:
+            raise Mistake(f"there is not enough memory for {product}") from None
+        results += some
+        ratios += more
+        unable += whys
+    if not results:
+        raise Mistake(f"nothing could be measured: {'; '.join(dict.fromkeys(unable))}")
+    return results, ratios
+
+
 def _contest(
     args: argparse.Namespace, product: Shape, entries: list[Entry], peaks: dict[str, Peak], watch: Watch
-) -> tuple[list[Row], list[Row]]:
-    """Time one product and print its table. Returns the results and the ratios."""
+) -> tuple[list[Row], list[Row], list[str]]:
+    """Time one product and print its table. Returns the results, the ratios, and why devices could not take part."""
     how = entries[0].arithmetic
     a, b = product.operands(*how.types)
     entered: list[Contestant] = []
@@ -213,10 +231,10 @@ def _contest(
             progress.step(f"{product}: first call on {entry.device.key}", 0)
             try:
                 entered.append(enter(entry, product, a, b))
+            except Unable as error:  # the device has no kernel for these types
+                unable.append(f"{entry.device.key}: {error}")
             except (BackendUnavailable, KernelFailed) as error:
                 failed.append(_row(product, entry.device, entry.kernel or "–", error=str(error)))
-            except TypeError as error:  # the device has no kernel for these types
-                unable.append(f"  without {entry.device.key}: {error}")
             progress.step(f"{product}: first call on {entry.device.key}")
         contest.compete(entered, args.pace, args.warmup, lambda name: progress.step(f"{product}: {name}"))
         checked = contest.check(entered, product, a, b, how) if args.validate else None
@@ -224,11 +242,11 @@ def _contest(
     ratios = _ratios(product, entered)
     if rows:
         _show(product, rows)
-    text.say(*unable)
+    text.say(*(f"  without {why}" for why in unable), *contest.unsettled(entered))
     _compare(entered, watch)
     if how.reproducible and args.validate:
         _compare_bits([one for one in entered if one.device.backend != "numpy"])
-    return rows, ratios
+    return rows, ratios, unable
 
 
 def _row(product: Shape, device: Device, kernel: str, **known: Any) -> Row:
@@ -244,11 +262,12 @@ def _result(product: Shape, one: Contestant, peak: Peak | None, checked: str | N
     known: Row = {}
     for name, samples in (("host", one.host), ("resident", one.resident or one.host)):
         median = statistics.median(samples)
-        known |= {f"{name}_s": median, f"{name}_best_s": min(samples), f"{name}_spread": verdicts.spread(samples),
+        known |= {f"{name}_s": median, f"{name}_best_s": min(samples), f"{name}_spread": verdicts.known_spread(samples),
                   f"{name}_gflops": product.flops / median / 1e9, f"{name}_samples_s": samples}  # fmt: skip
     worst = one.worst if one.worst is not None and math.isfinite(one.worst) else None
     return _row(
         product, one.device, one.kernel, cold_s=one.cold, **known,
+        resident_unsettled=one.unsettled if one.resident else None,
         percent_of_peak=100 * known["resident_gflops"] / peak.gflops if peak else None,
         valid=None if one.worst is None else one.worst <= 1, worst_error=worst, checked=checked,
         sha256=one.sha256 or None,
@@ -268,7 +287,7 @@ def _ratios(product: Shape, entered: list[Contestant]) -> list[Row]:
             row = {**asdict(product), "device": one.device.key, "kernel": one.kernel}
             for name, samples in (("host", one.host), ("resident", one.resident or one.host)):
                 rounds = verdicts.ratios(cpu.host, samples)
-                row |= {name: statistics.median(rounds), f"{name}_spread": verdicts.spread(rounds)}
+                row |= {name: statistics.median(rounds), f"{name}_spread": verdicts.known_spread(rounds)}
             rows.append(row)
     return rows
 
@@ -327,7 +346,7 @@ def _compare(entered: list[Contestant], watch: Watch) -> None:
         names = (f"{one.kernel} on {one.device.key}" for one in (first, second))
         found.append(f"Fastest host to host: {verdicts.compared(verdicts.ratios(second.host, first.host), *names)}.")
     text.say(*found, f"({verdicts.RATIO})")
-    if any("no ratio" in line for line in found):
+    if any("half of the rounds" in line for line in found):
         text.say(verdicts.ADVICE)
 
 

@@ -90,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
                     pace=pace(args, PACES[args.quick]))  # fmt: skip
     with text.Progress(len(products)) as bar:
         found = timed(products=products, missing=missing, step=bar.step)
+    if not found.rows and (absent := found.document["absent"]):
+        raise Mistake(f"nothing could be measured: {'; '.join(f'{name}: {why}' for name, why in absent.items())}")
     show(found)
     slower = _regressions(old, found, timed) if old else []
     if args.json:

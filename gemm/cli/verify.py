@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 from gemm.backends import registry
 from gemm.bench import text
-from gemm.catalog import KERNELS, Kernel
+from gemm.catalog import HOST_BACKENDS, KERNELS, Kernel
 from gemm.cli.arguments import add_selection, check_kernels, positive, save_json, select, writable
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
@@ -137,10 +137,13 @@ def _stress(jobs: list[Job], seconds: int, seed: int | None) -> int:
             failed = True
             print(f"FAILED after {count} on {device.key}, --seed {seed}: {failure}")
         else:
-            print(f"{device.key}: {text.counted(count, 'trial')}, all right")
+            none = f"no trial was made in {text.counted(seconds, 'second')}"
+            print(f"{device.key}: {text.counted(count, 'trial') + ', all right' if count else none}")
         made += count
     if not made:
-        print("Nothing was checked: --stress is for GPUs, and for OpenCL's devices.")
+        host = all(device.backend in HOST_BACKENDS for device, _ in jobs)
+        why = "--stress is for GPUs, and for OpenCL's devices" if host else f"give --stress more than {seconds} seconds"
+        print(f"Nothing was checked: {why}.")
     return 1 if failed or not made else 0
 
 

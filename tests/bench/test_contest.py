@@ -1,19 +1,23 @@
 """When a benchmark gives a ratio, and when it says what to do instead: recorded times and loads, no clock."""
 
+import functools
 import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import helpers
 import numpy as np
 import pytest
 
-from gemm.bench import contest, peaks, products, verdicts
+from gemm.backends import registry
+from gemm.bench import charts, comparison, contest, contestants, peaks, products, verdicts
 from gemm.bench.contest import Contestant, Pace
+from gemm.bench.peers import Unable, devices
 from gemm.bench.products import FLOAT32, Arithmetic, Shape
 from gemm.cli import bench
-from gemm.core.problem import Device
+from gemm.core.problem import Device, Problem
 
 QUIET = {"load_before": [0.02, 0.1, 0.3], "load_after": [0.3, 0.1, 0.3], "others_before": 0.0, "stolen_before": 0.0,
          "others_cores": 0.01, "stolen": 0.0, "median_spread": 0.02}  # fmt: skip
@@ -25,7 +29,7 @@ class Recorded:
     def __init__(self, **facts):
         self._facts = QUIET | facts
 
-    def facts(self, spreads, helper=0.0):
+    def facts(self, spreads):
         return self._facts
 
 
@@ -103,20 +107,101 @@ def test_clocks_settle():
 
 def test_resident_samples_of_a_gpu_wait_for_its_clocks(monkeypatch):
     settled = []
-    monkeypatch.setattr(contest, "steady", lambda sample: settled.append(sample()))
+    monkeypatch.setattr(contest, "steady", lambda sample: bool(settled.append(sample())))
     for kind, times in (("gpu", 3), ("cpu", 0)):
         one = contestant("opencl", [], [])
         one.device, one.launch = Device("opencl", "opencl:0", "x", kind=kind), lambda: None
         contest.compete([one], Pace(3, 1.0), 1, lambda name: None)
-        assert (len(one.host), len(one.resident), len(settled)) == (3, 3, times)
+        assert (len(one.host), len(one.resident), len(settled), one.unsettled) == (3, 3, times, times)
+        assert len(contest.unsettled([one])) == bool(times)  # a note
         settled.clear()
 
 
-def test_slow_calls_are_sampled_once(monkeypatch):
-    monkeypatch.setattr(contest, "timed", lambda call, times=1: 0.5)
+@pytest.mark.parametrize(("seconds", "samples"), [(0.01, 10), (0.5, 3), (1.1, 1)])
+def test_slow_calls_have_three_rounds_or_one(monkeypatch, seconds, samples):
+    monkeypatch.setattr(contest, "timed", lambda call, times=1: seconds)
     one = contestant("numpy", [], [])
     contest.compete([one], Pace(10, 1.0), 2, lambda name: None)
-    assert one.host == [0.5]
+    assert one.host == [seconds] * samples
+
+
+def test_no_round_starts_after_the_time_is_over(monkeypatch):
+    now = itertools.count()  # each look at the clock takes a second
+    monkeypatch.setattr(contest.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(contest, "timed", lambda call, times=1: 0.1)
+    one = contestant("cpu", [], [])
+    contest.compete([one], Pace(1 << 20, 7.0), 1, lambda name: None)
+    assert contest.LEAST <= len(one.host) <= 20
+
+
+def test_few_rounds_permit_no_ratio(capsys):
+    assert verdicts.compared([2.0], "A", "B") == "no ratio between A and B: measured once"
+    once = contestant("numpy", [2.0])
+    bench._compare([STEADY[0], once], Recorded())
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no ratio between NumPy and the cpu backend: measured once" in out
+    assert verdicts.ADVICE not in out
+    (row,) = bench._ratios(Shape(2, 2, 2), [STEADY[0], once])
+    assert row["host_spread"] is None
+    common = {"family": "f", "series": "s", "products": 1, "seconds": 1.0}
+    rows = [
+        {**common, "name": str(size), "size": size, "contestant": key, "mode": mode, "samples_s": samples}
+        for size in (8, 16)
+        for key, mode, samples in (
+            ("cpu:0", "host", [1.0] * 5),
+            ("gpu", "host", [0.5] * (5 if size == 8 else 1)),
+            ("gpu", "resident", [0.1] * (5 if size == 8 else 1)),
+        )
+    ]
+    assert verdicts.spreads(rows) == [0.0]
+    assert [found["sizes"] for found in verdicts.thresholds(rows)] == [[8], [8]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc/stat")
+def test_children_are_no_other_processes(monkeypatch):
+    spent = [0.0]
+    monkeypatch.setattr(contest, "BEFORE", 0.0)
+    monkeypatch.setattr(contest, "_ticks", lambda: (10 + spent[0], 0.01 * bool(spent[0])))
+    monkeypatch.setattr(contest.time, "process_time", lambda: 0.0)
+    monkeypatch.setattr(contest.os, "times", lambda: (0.0, 0.0, spent[0], 0.0, 0.0))
+    watch = contest.Watch()
+    spent[0] = 2.0
+    facts = watch.facts([])
+    assert facts["others_cores"] == facts["stolen"] == 0.0  # a single tick is below the clock's resolution
+
+
+def test_the_limit_grows_with_the_machine(monkeypatch):
+    monkeypatch.setattr(contest.os, "cpu_count", lambda: 200)
+    assert contest.warnings(QUIET | {"others_cores": 0.9}) == []
+    assert contest.warnings(QUIET | {"others_cores": 1.1})
+    monkeypatch.setattr(contest.os, "cpu_count", lambda: 2)
+    assert contest.warnings(QUIET | {"others_cores": 0.06})
+
+
+@pytest.mark.parametrize(
+    ("peer", "how", "able"),
+    [
+        ("clblast", Arithmetic("float64"), True),
+        ("clblast", Arithmetic("float16"), False),
+        ("clblast", Arithmetic("complex64"), False),
+        ("cublas", Arithmetic("complex64"), True),
+        ("cublas", Arithmetic("bfloat16"), False),
+        ("cublas", Arithmetic("int32", ("int8", "int8")), False),
+        ("cublas", Arithmetic("float32", ("float16", "float16")), False),
+    ],
+)
+def test_device_peers_multiply_their_own_types_only(peer, how, able):
+    types = {"clblast": devices._TYPES, "cublas": devices._CUBLAS}[peer]
+    multiply = functools.partial(np.matmul, casting="unsafe")
+    one = devices.DevicePeer(peer, "x", Device("opencl", "opencl:7", "x"), np.copy,
+                             lambda a, b, out: multiply(a, b, out=out), lambda: None,
+                             lambda array, out: np.copyto(out, array), tuple(types))  # fmt: skip
+    a, b = np.ones((2, 2), np.float64), np.ones((2, 2), np.float64)
+    if able:
+        assert contestants.enter_device_peer(one, how, Shape(2, 2, 2), a, b).out[0, 0] == 2
+    else:
+        with pytest.raises(Unable, match="no function"):
+            contestants.enter_device_peer(one, how, Shape(2, 2, 2), a, b)
 
 
 @pytest.mark.parametrize(
@@ -159,15 +244,37 @@ def test_links_of_an_emulated_gpu():
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=200)
 
 
-def test_links_and_peaks_of_opencl_devices():
-    from gemm.bench.comparison import all_devices
+@pytest.fixture
+def opencl():
+    found = [device for device in comparison.all_devices()[0] if device.backend == "opencl"]
+    return found[0] if found else pytest.skip("there is no OpenCL device")
 
-    devices = [device for device in all_devices()[0] if device.backend == "opencl"]
-    if not devices:
-        pytest.skip("there is no OpenCL device")
-    found = peaks.link(devices[0])
+
+def test_links_and_peaks_of_opencl_devices(opencl):
+    found = peaks.link(opencl)
     assert set(found) == set(peaks.LINKS)
     assert all(value > 0 for value in found.values())
-    assert peaks._opencl(devices[0], "float32").gflops > 0
-    assert peaks._opencl(devices[0], "int8") is None
+    assert peaks._opencl(opencl, "float32").gflops > 0
+    assert peaks._opencl(opencl, "int8") is None
     assert peaks.link(Device("cpu", "cpu:0", "x")) is None
+
+
+def test_limits_that_a_driver_refuses_are_not_known(opencl, monkeypatch):
+    import pyopencl as cl
+
+    def refuse(*args, **kwargs):
+        return cl.Buffer(opencl.handle.context, cl.mem_flags.READ_WRITE, 1 << 60)
+
+    monkeypatch.setattr(cl, "enqueue_copy", refuse)
+    assert peaks._memory(replace(opencl, kind="gpu", limits={})) == (None, "not known")
+    monkeypatch.setattr(type(registry.backend("opencl")), "copies", lambda self, device, size: [refuse])
+    assert peaks.link.__wrapped__(opencl) is None
+
+
+def test_rooflines_count_the_bytes_of_narrow_inputs():
+    assert charts._intensity({"m": 2, "n": 3, "k": 5}, (1, 1, 4)) == 60 / (10 + 15 + 24)
+
+
+def test_no_kernel_offers_the_arithmetic():
+    chosen, lead = comparison._choice(Problem(m=8, n=8, k=8, dtype="complex64", reproducible=True))
+    assert (chosen, lead) == ("none", None)

@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 
 import gemm
-from gemm import execute
+from gemm import cli, execute
 from gemm.backends import registry
 from gemm.backends.cpu import CpuBackend
 from gemm.bench import contest, text, verdicts
 from gemm.bench.peaks import peak
 from gemm.bench.products import Shape
 from gemm.catalog import KERNELS
-from gemm.cli import COMMANDS, bench, info, main
+from gemm.cli import COMMANDS, arguments, bench, info, main
 from gemm.cli import verify as verify_command
-from gemm.core import engine
+from gemm.core import engine, threads
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import inventory
+from gemm.select.verify import suite
 from gemm.select.verify.single import ORDERED
 
 SMALL = ["bench", "-M", "33", "-N", "20", "-K", "17", "--backends", "cpu,numpy", "--iterations", "2", "--warmup", "1"]
@@ -204,7 +205,8 @@ class TestBench:
 
     def test_json(self, capsys, tmp_path):
         file = tmp_path / "bench.json"
-        assert main([*SMALL, "--validate", "--batch", "3", "--trans", "TN", "--json", str(file)]) == 0
+        more = ["--iterations", "3", "--batch", "3", "--trans", "TN", "--json", str(file)]
+        assert main([*SMALL, "--validate", *more]) == 0
 
         def refuse(constant):
             raise AssertionError(f"{constant} is not JSON")
@@ -217,7 +219,7 @@ class TestBench:
         assert (ours["m"], ours["n"], ours["k"], ours["batch"], ours["trans"]) == (33, 20, 17, 3, "TN")
         assert ours["valid"] is True
         assert numpy["kernel"] == "np.matmul"
-        assert len(ours["host_samples_s"]) == document["iterations"] == 2
+        assert len(ours["host_samples_s"]) == document["iterations"] == 3
         assert ours["host_gflops"] == pytest.approx(2 * 33 * 20 * 17 * 3 / ours["host_s"] / 1e9)
         assert {device["key"] for device in document["devices"]} == {"cpu:0", "numpy:0"}
         assert (document["inputs"], document["precision"]) == ([], "highest")
@@ -276,6 +278,37 @@ class TestBench:
         assert status == 0, out
         assert all(row["valid"] for row in document["results"])
         assert [document["dtype"], *document["inputs"]] in (["int32", "int8", "int8"], ["float32"])
+
+    def test_the_rounds_that_were_made_are_recorded(self, tmp_path):
+        file = tmp_path / "bench.json"
+        seconds = ["--sizes", "8", "--backends", "cpu", "--seconds", "1"]
+        assert main(["bench", *seconds, "--json", str(file)]) == 0
+        document = json.loads(file.read_text(encoding="utf-8"))
+        assert document["iterations"] == len(document["results"][0]["host_samples_s"])
+
+    @pytest.mark.parametrize("compared", [[], ["--compare", "--peers", "none"]])
+    def test_nothing_could_be_measured(self, capsys, compared):
+        argv = ["bench", "--sizes", "8", "--dtype", "complex64", "--reproducible", "--backends", "cpu", *compared]
+        status, _, err = result_of(capsys, *argv)
+        assert status == 2
+        assert "nothing could be measured: cpu:0: reproducible=True" in err
+
+    def test_what_is_not_reproducible_is_left_out(self, capsys):
+        status, out, _ = result_of(capsys, *SMALL, "--dtype", "complex64", "--reproducible")
+        assert status == 0
+        assert "without cpu:0: reproducible=True" in out
+        assert "np.matmul" in out
+
+    def test_all_threads_are_no_limit(self, monkeypatch):
+        try:
+            for given, cores, limited in (("2", 2, False), ("1", 2, True)):
+                monkeypatch.setenv("GEMM_NUM_THREADS", "1")
+                monkeypatch.setattr(threads, "cores", lambda cores=cores: cores)
+                arguments.arithmetic(cli.parser().parse_args(["bench", "--threads", given]))
+                assert engine.limited() is limited
+        finally:
+            monkeypatch.undo()
+            engine.start()
 
     def test_threads(self, capsys, monkeypatch):
         monkeypatch.setenv("GEMM_NUM_THREADS", "2")
@@ -345,6 +378,17 @@ class TestPeak:
 
 
 class TestVerify:
+    @pytest.mark.parametrize(
+        ("backend", "why"), [("cpu", "--stress is for GPUs"), ("opencl", "give --stress more than 7 seconds")]
+    )
+    def test_no_trial(self, capsys, monkeypatch, backend, why):
+        monkeypatch.setattr(suite, "stress", lambda *args: iter(()))
+        monkeypatch.setattr(registry, "backend", lambda name: None)
+        assert verify_command._stress([(Device(backend, "x:0", "x"), KERNELS[0])], 7, 1) == 1
+        out = capsys.readouterr().out
+        assert "x:0: no trial was made in 7 seconds" in out
+        assert f"Nothing was checked: {why}" in out
+
     def test_table(self, capsys, tmp_path):
         file = tmp_path / "verify.json"
         status, out, _ = result_of(capsys, "verify", "--backends", "cpu,numpy", "--quick", "--json", str(file))
@@ -444,6 +488,10 @@ class TestText:
             "name     one", "-------  ---", "product    1", "name     two", "-------  ---", "product    2",
             "name     three", "-------  -----", "product      3",
         ]  # fmt: skip
+
+    def test_numbers_that_round_up(self):
+        assert [text.number(value) for value in (999.4, 999.6, 1234.0)] == ["999", "1000", "1234"]
+        assert [text.seconds(value) for value in (0.9996e-3, 0.99951, 1500.0)] == ["1 ms", "1 s", "1500 s"]
 
     @pytest.mark.parametrize(
         ("left", "words"),

@@ -15,6 +15,8 @@ from gemm.core.problem import Device
 
 _ROW_MAJOR, _NO = 101, 111
 _TYPES = {"float32": ("S", ctypes.c_float), "float64": ("D", ctypes.c_double)}
+_CUBLAS = ("float16", "float32", "float64", "complex64", "complex128")
+"""Types that cuBLAS multiplies and that NumPy, CuPy and PyTorch have in common."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class DevicePeer:
             has no function for the product.
         finish: wait until all enqueued work has finished.
         fetch: fetch(array, out) waits for all enqueued work and copies a device array into the host array `out`.
+        dtypes: the types that the library multiplies; operands and result have the same type.
     """
 
     name: str
@@ -39,6 +42,7 @@ class DevicePeer:
     multiply: Callable[[Any, Any, Any], object]
     finish: Callable[[], object]
     fetch: Callable[[Any, np.ndarray], object]
+    dtypes: Collection[str] = tuple(_TYPES)
 
 
 class CLBlast:
@@ -85,6 +89,7 @@ def cupy(device: Device) -> DevicePeer:
         "cupy", f"cuBLAS by CuPy {cupy.__version__}", device, send=cupy.asarray,
         multiply=lambda a, b, out: cupy.matmul(a, b, out=out),
         finish=lambda: cupy.cuda.get_current_stream().synchronize(), fetch=lambda array, out: array.get(out=out),
+        dtypes=_CUBLAS,
     )  # fmt: skip
 
 
@@ -98,7 +103,7 @@ def torch(device: Device) -> DevicePeer:
         "torch-cuda", f"cuBLAS by PyTorch {torch.__version__}", device,
         send=lambda array: torch.from_numpy(array).to(device.key),
         multiply=lambda a, b, out: torch.matmul(a, b, out=out), finish=lambda: torch.cuda.synchronize(device.key),
-        fetch=lambda array, out: torch.from_numpy(out).copy_(array),
+        fetch=lambda array, out: torch.from_numpy(out).copy_(array), dtypes=_CUBLAS,
     )  # fmt: skip
 
 

@@ -78,6 +78,13 @@ def test_headline(with_device):
     assert page.index("Use the GPU (opencl:7)") < page.index("<svg") < page.index("Offload thresholds")
 
 
+def test_clocks_that_do_not_settle_get_a_note(with_device):
+    assert all((row["unsettled"] is not None) == (row["mode"] == "resident") for row in with_device["results"])
+    rows = [row | {"unsettled": 2 if row["mode"] == "resident" else None} for row in with_device["results"]]
+    (note,) = report.notes(with_device | {"results": rows})
+    assert note == "Resident times vary: the clocks of opencl:7 did not settle in some rounds."
+
+
 def test_without_a_device(recorded):
     text = Comparison.load(recorded)._repr_html_()  # a page's body, for notebooks
     assert report.NO_DEVICE in text

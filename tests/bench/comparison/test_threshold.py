@@ -46,3 +46,4 @@ def test_verdicts_are_beyond_the_quartiles():
 def test_ratios_are_those_of_rounds():
     assert ratios([2.0, 4.0], [1.0, 2.0]) == [2.0, 2.0]
     assert ratios([3.0, 1.0, 2.0], [1.0]) == [2.0]
+    assert ratios([3.0, 1.0, 2.0, 9.0], [1.0, 1.0, 1.0]) == [3.0, 1.0, 2.0]
