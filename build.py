@@ -264,8 +264,9 @@ def build_command() -> type[Any]:
                 return
             package = ROOT / "gemm" if self.inplace else Path(self.build_lib, "gemm")
             library = package / "lib" / "libgemm.so"
-            made_of = (path for pattern in ("*.py", "csrc/**/*.[ch]", "gemm/include/*.h", "gemm/catalog/*.py")
-                       for path in ROOT.glob(pattern))  # fmt: skip
+            patterns = ("*.py", "csrc/**/*.[ch]", "csrc/cblas/package/*", "gemm/include/*.h", "gemm/catalog/*.py",
+                        "gemm/core/__init__.py")  # fmt: skip  # the last has the version
+            made_of = (path for pattern in patterns for path in ROOT.glob(pattern))
             if not library.exists() or max(map(os.path.getmtime, made_of)) > library.stat().st_mtime:
                 make_library(package, self.made)
 

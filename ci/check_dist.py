@@ -23,7 +23,10 @@ compiled |= {  # headers, too
 }  # fmt: skip
 missing += [f"{source} is not in the wheel" for source in compiled if f"gemm/_sources/{source}" not in shipped]
 tuned = sorted(f"gemm/tuned/{file.name}" for file in (root / "gemm" / "tuned").glob("*.json"))
-libgemm = ("gemm/include/gemm_cblas.h", "gemm/lib/libgemm.so")
+libgemm = (
+    "gemm/include/gemm_cblas.h", "gemm/lib/libgemm.so", "gemm/lib/pkgconfig/gemm.pc",
+    "gemm/lib/cmake/gemm/gemm-config.cmake", "gemm/lib/cmake/gemm/gemm-config-version.cmake",
+)  # fmt: skip
 compared = ("gemm/bench/page.html", "gemm/bench/page.css", "gemm/bench/peers/native.c")
 missing += [
     f"{name} is not in the wheel" for name in ("gemm/py.typed", *libgemm, *compared, *tuned) if name not in shipped

@@ -21,7 +21,7 @@ export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$GEMM_CI_CACHE/ccache CCACHE_NOHASH
 week=$(date +%G-%V)
 export ZIG_GLOBAL_CACHE_DIR=$GEMM_CI_CACHE/zig-$week POCL_CACHE_DIR=$GEMM_CI_CACHE/pocl-$week
 mkdir -p "$POCL_CACHE_DIR"
-find "$GEMM_CI_CACHE" -maxdepth 1 '(' -name 'zig-*' -o -name 'pocl-*' ')' -mtime +14 -exec rm -rf {} +
+find "$GEMM_CI_CACHE" -maxdepth 1 '(' -name 'zig-*' -o -name 'pocl-*' ')' -mtime +14 -exec rm -rf {} + || true # another job may remove the same
 
 say() { # TEXT: print it, with the seconds since the job began and the CPU seconds that its commands have taken
     local spent=$CI_WORK/times.$BASHPID

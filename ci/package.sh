@@ -44,9 +44,11 @@ sed -n '/^```c$/,/^```$/{/^```/!p}' "$ROOT/docs/c-api.md" >program.c
 gcc program.c $("$work/venv/bin/python" -m gemm info --cc) -o program
 [[ $(./program | tail -n 1) == 999 ]] || die "the wheel's libgemm computes wrongly"
 
-say "Debian's NumPy and SciPy with the wheel's libgemm preloaded"
-apt_install python3-numpy python3-scipy
-"$work/venv/bin/python" -m pytest -q -rs "$work/source/tests/backends/cpu/test_c_api.py" -k "(preloaded and (numpy or scipy)) or sizes"
+say "libgemm found by pkg-config and CMake, and preloaded into Debian's NumPy, SciPy and R"
+apt_install pkg-config cmake make python3-numpy python3-scipy r-base-core
+"$work/venv/bin/python" -m pytest -q -rs "$work/source/tests/backends/cpu/test_c_api.py" -k "finds_it or preloaded or sizes" |
+    tee "$work/report.txt"
+! grep -E '^SKIPPED' "$work/report.txt" || die "a test was skipped, and no other job runs it"
 
 say "OpenCL from the wheel"
 # The short cases of one row per family show that sources and headers are found. ci/check_dist.py checks that the wheel

@@ -8,6 +8,8 @@ from pathlib import Path
 import helpers
 import pytest
 
+from gemm.cli.checks import drivers
+
 ROOT = Path(__file__).resolve().parents[1]
 SENTENCE = "gemm compiles its C engine, and {}: install a C compiler and Python's headers (Debian, Ubuntu: apt-get"
 
@@ -61,7 +63,7 @@ PLATFORMS = {
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_pyopencl_is_required_where_it_has_wheels(platform):
+def test_pyopencl_is_required_where_it_has_wheels(platform, monkeypatch):
     tomllib = pytest.importorskip("tomllib", reason="Python before 3.11 has no tomllib")
     requirements = pytest.importorskip("packaging.requirements")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -72,6 +74,18 @@ def test_pyopencl_is_required_where_it_has_wheels(platform):
     assert needed == {"numpy": True, "cffi": True, "platformdirs": True, "pyopencl": PLATFORMS[platform]}
     extra = project["optional-dependencies"]["opencl"]
     assert [re.match(r"[\w-]+", line)[0] for line in extra] == ["pyopencl"]
+    monkeypatch.setattr(drivers.platform, "machine", lambda: platform[1])
+    if platform[0] == "android":
+        monkeypatch.setattr(sys, "getandroidapilevel", lambda: 24, raising=False)
+    assert drivers.requires_pyopencl() == PLATFORMS[platform]
 
 
 NAMES = "sys_platform", "platform_machine"
+
+
+def test_document_names_extras_that_exist():
+    tomllib = pytest.importorskip("tomllib", reason="Python before 3.11 has no tomllib")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").split("| extra | adds |")[1].split("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
+    assert {"opencl", "cuda12", "bench"} <= named <= extras.keys()

@@ -259,6 +259,24 @@ class TestDrivers:
         finding = only(drivers.devices())
         assert (finding.severity, finding.about, finding.remedy) == (severity, about, "do that")
 
+    @pytest.mark.parametrize(
+        ("cause", "machine", "severity"),
+        [
+            ("No module named 'pyopencl'", "ARM64", "note"),
+            ("No module named 'pyopencl'", "x86_64", "error"),
+            ("DLL load failed while importing _cl", "ARM64", "error"),
+        ],
+    )
+    def test_pyopencl_is_missing(self, tmp_path, monkeypatch, cause, machine, severity):
+        (tmp_path / "renderD128").touch()
+        monkeypatch.setattr(drivers, "GPUS", (str(tmp_path / "*"),))
+        monkeypatch.setattr(drivers.platform, "machine", lambda: machine)
+        cause = f"pyopencl cannot be imported: {cause}"
+        line = {"step": "unavailable", "backend": "opencl", "cause": cause, "remedy": "do that"}
+        monkeypatch.setattr(probe, "look", lambda: probe.Facts([line]))
+        finding = only(drivers.devices())
+        assert (finding.severity, finding.remedy) == (severity, "do that")
+
     def test_kernels_that_failed(self, monkeypatch):
         lines = [
             {"step": "kernel", "kernel": name, "device": "opencl:0", "ok": name == "good", "error": "off\nby one"}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
+import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,8 @@ PHONE = "/vendor/lib64"
 """The folder of a phone's own OpenCL library."""
 WRONG = ("cannot be imported", "newer than PoCL's compiler", "NVRTC")
 """Parts of messages. If the cause of a failure contains one, the user must act, even on a machine without a GPU."""
+WHEELS = ("x86_64", "AMD64", "aarch64", "arm64")
+"""The machines on which gemm requires pyopencl, except on Android: see pyproject.toml."""
 
 
 def permissions() -> Iterator[Finding]:
@@ -85,11 +89,17 @@ def installed() -> Iterator[Finding]:
                           f"Reinstall that driver, or remove it: rm {file}", "drivers")  # fmt: skip
 
 
+def requires_pyopencl() -> bool:
+    """Whether gemm requires pyopencl here. Python before 3.13 says that Android is Linux, but has this function."""
+    return platform.machine() in WHEELS and not hasattr(sys, "getandroidapilevel")
+
+
 def devices() -> Iterator[Finding]:
     """Find backends for which the probe's worker process has no device.
 
     A missing device is an error only if the machine has a GPU for the backend, if the driver crashed the worker
-    process, or if the cause contains one of the texts WRONG.
+    process, or if the cause contains one of the texts WRONG. It is never an error that pyopencl is not installed where
+    gemm does not require it.
     """
     files = [file for pattern in GPUS for file in sorted(glob.glob(pattern))]
     for line in probe.look().lines:
@@ -101,6 +111,8 @@ def devices() -> Iterator[Finding]:
         why = "this machine seems to need no such driver"
         if wrong:
             why = f"{', '.join(unused[:3])} is not used" if unused else "the backend is not available"
+        if "No module named 'pyopencl'" in cause and not requires_pyopencl():
+            wrong, why = False, "gemm does not require it on this platform"
         remedy = (
             "Remove or update it; GEMM_PROBE_TIMEOUT gives a slow one more time" if deadly else line.get("remedy", "")
         )
