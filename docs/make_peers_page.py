@@ -178,8 +178,8 @@ def auto() -> str:
 def document() -> str:
     """The text of docs/peers.md."""
     small = {row["what"]: row["seconds"] for row in read("OpenCL")["small"]}
-    launch = (f"A launch in a row of products of 16 × 16 takes {1e6 * small['launch']['gemm']:.0f} µs there, CLBlast's "
-              f"{1e6 * small['launch']['CLBlast']:.0f} µs.\n")  # fmt: skip
+    gemm, clblast = (f"{1e6 * small['launch'][library]:.0f} µs" for library in ("gemm", "CLBlast"))
+    launch = f"In a series of launches, a product of 16 × 16 takes {gemm} with gemm and {clblast} with CLBlast.\n"
     return "\n".join([
         INTRODUCTION, CPU,
         *(part for run in ("Zen 3", "Xeon") for part in (caption(run), on_cpu(run), versions(run))),
