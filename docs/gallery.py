@@ -31,13 +31,14 @@ REPORTS = {
 PAGE = """\
 # Gallery
 
-A script draws every picture from recorded runs in [benchmarks/results](../benchmarks/results/README.md). Every picture
-names the date and the commit of its runs. [Compared with other libraries](peers.md) has the figures.
+This page shows charts of gemm's speed. Scripts draw them from recorded runs in
+[benchmarks/results](../benchmarks/results/README.md), and each chart names the date and the commit of its runs.
+[Compared with other libraries](peers.md) has the numbers.
 
 ## Reports
 
-`gemm bench --compare --html report.html` ([Comparing](compare.md)) writes one self-contained page: offload thresholds,
-crossover curves, percent of peak, rooflines, tables. Two examples:
+`gemm bench --compare --html report.html` ([Comparing](compare.md)) writes one self-contained page with offload
+thresholds, crossover curves, percent of peak, rooflines and tables. Two examples:
 
 - [An H200 and a 16-core Xeon](compare-h200.html), 2026-11-24, commit 49c14ee
 - [A machine without a GPU: two cores of a Zen 3](compare-2-cores.html), 2026-11-23, commit 85a755d
@@ -47,7 +48,8 @@ absolute figures are not reliable.
 
 ## The CPU compared with its peers
 
-For each product, the best peer's time ÷ gemm's time, and the other peers in grey. Drawn by `docs/make_cpu_chart.py`.
+The charts show the best peer's time ÷ gemm's time for each product: above 1 gemm is faster. Other peers are grey.
+`docs/make_cpu_chart.py` draws the charts.
 
 ![The CPU backend against its peers on two cores of a Zen 3](cpu.svg)
 
@@ -55,23 +57,23 @@ For each product, the best peer's time ÷ gemm's time, and the other peers in gr
 
 ## CUDA compared with cuBLAS
 
-TFLOP/s over FLOPs per byte, with the limits by the bandwidth of copies and by the data sheet's peak. Drawn by
-`docs/make_cuda_chart.py`.
+The chart shows TFLOP/s over FLOPs per byte. The limits are the bandwidth of copies and the data sheet's peak.
+`docs/make_cuda_chart.py` draws the chart.
 
 ![TFLOP/s of gemm and of cuBLAS's best over FLOPs per byte, one panel for each type](cuda.svg)
 
 ## What auto loses
 
-For random products, the time of the contestant that `backend="auto"` chose ÷ the time of the fastest one. Drawn by
-`docs/make_auto_charts.py`. See [How auto decides](auto.md#cost-of-wrong-choices).
+The chart shows, for random products, the time of the candidate that `backend="auto"` chose ÷ the time of the fastest
+candidate. `docs/make_auto_charts.py` draws the chart. See [How auto decides](auto.md#cost-of-wrong-choices).
 
 ![Regret over the share of problems, one line for each run](regret.svg)
 
 ## Many small products
 
-The time per product for each way to compute many products ([Many small products](use.md#many-small-products)): single
-calls, a block of `gemm.batching()`, lists for `gemm.gemm_many`, one product of a stack. *New*: without `out`. The
-operands are separate arrays, slices of one array, or on a GPU. Drawn by `docs/make_auto_charts.py`.
+The chart shows the time per product for each way to compute [many small products](use.md#many-small-products): single
+calls, a block of `gemm.batching()`, lists for `gemm.gemm_many`, and one product of a stack. *New* means without `out`.
+The operands are separate arrays, slices of one array, or arrays on a GPU. `docs/make_auto_charts.py` draws the chart.
 
 ![Nanoseconds per product for each way, one panel for each place of the operands](batching.svg)
 """

@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 INTRODUCTION = """# Kernels
 
-A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs a kernel by name, `gemm info` lists
-the kernels that this machine can run, `gemm verify` checks them. The columns:
+This page lists all kernels. A kernel is a source file and a row of the catalog. `gemm(..., kernel="NAME")` runs a
+kernel by name, `gemm info` lists the kernels that a machine can run, and `gemm verify` checks them. These are the
+columns:
 
 - *needs*: the features that a device must have, and rules on its limits.
 - *precision*: the strictest precision that the kernel offers.
@@ -54,9 +55,10 @@ RECORDED = """## OpenCL: where it passes, and how fast
 
 Every kernel passes the conformance suite in CI on Intel's runtime for CPUs, which has sub-groups, shuffles, block reads
 and half-precision arithmetic. The generic kernels, and one of each form for Adreno or Intel, also pass on PoCL.
-*Verified*: devices on which `gemm verify` passed. *Recorded*: the fastest product of `opencl_vs_peers.py` that the
-kernel computed. For GPUs that were not available, it is the compiler's figures of the inner loop, relative to the peak
-of one multiply-add per issue slot or instruction: see [intel.md](intel.md) and [adreno.md](adreno.md).
+*Verified* lists the devices on which `gemm verify` passed. *Recorded* is the fastest product of `opencl_vs_peers.py`
+that the kernel computed. For GPUs that were not available, *recorded* is the compiler's result for the inner loop,
+relative to the peak of one multiply-add per issue slot or instruction: see [intel.md](intel.md) and
+[adreno.md](adreno.md).
 """
 
 

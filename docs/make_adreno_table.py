@@ -26,8 +26,8 @@ kernels, and for users who want to know what to expect: nobody has run the kerne
 definition of the columns first, then the tables.
 
 All rows use [one source](../kernels/opencl/adreno/gemm_adreno.cl). A kernel reads each operand either from a buffer,
-through the L2 cache, or from an RGBA image, through the texture cache. Two caches can then feed the ALUs at the same
-time.
+through the L2 cache, or from an RGBA image, through the texture cache. If one operand is a buffer and the other is an
+image, two caches feed the ALUs at the same time.
 
 The names of the rows have these parts:
 
@@ -48,17 +48,18 @@ Each cell of the tables has three numbers:
 - *waves*: the number of waves for which there are enough registers. More waves hide more of the latency of loads.
 
 Two parts of the source determine the number of waves: how a step along k stores its vectors, and how the epilogue
-computes addresses. With one macro for each element, the epilogue made the compiler keep the addresses of all TM × TN
-elements at the same time. If the loop needs few registers, this halved the number of waves. With pointers that are
-incremented, the epilogue is half as long, and the registers of the loop determine the number.
+computes addresses. In an earlier version, the epilogue had one macro for each element. The compiler then kept the
+addresses of all TM × TN elements at the same time, which halved the number of waves for loops that need few registers.
+The present epilogue increments pointers. It is half as long, and only the registers of the loop determine the number.
 
-CLBlast uses the parameters of its database for the GPU. Both peers are compiled with their own options for that GPU.
+CLBlast uses the parameters of its database for the GPU. Both peers, CLBlast and llama.cpp, are compiled with their own
+options for that GPU.
 
 The kernels use no cl_qcom_* extensions. No available compiler supports `qcom_reqd_sub_group_size`, and only a device
 can show whether half or full waves are faster. `cl_qcom_perf_hint` and `cl_qcom_priority_hint` are properties of a
-whole context. They raise the clock rate, and thereby the temperature, or give the program priority over other
-programs. The application must decide that. gemm multiplies an application's arrays in the application's own context,
-which may have these hints.
+whole context. The first raises the clock rate, and thereby the temperature. The second gives the program priority over
+other programs. The application must decide whether to use them. gemm multiplies an application's arrays in the
+application's own context, which may have these hints.
 """
 
 

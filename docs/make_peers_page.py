@@ -51,25 +51,25 @@ numbers for Adreno and Intel GPUs, Arm, macOS and Windows, because no run was re
 """
 CPU = """## On the CPU
 
-`python benchmarks/cpu_vs_peers.py` measures these, after `pip install ".[peers]"`. The numbers are geometric means over
-the products of a family. *Least* is the lowest ratio to the best library, and *behind* is the number of products with a
-ratio below 1. A dash means that the library does not multiply that type, or was not installed. The site's gallery has
-the same numbers for each product.
+`python benchmarks/cpu_vs_peers.py` measures these ratios, after `pip install ".[peers]"`. The numbers are geometric
+means over the products of a family. *Least* is the lowest ratio to the best library, and *behind* is the number of
+products with a ratio below 1. A dash means that the library does not multiply that type, or was not installed. The
+site's gallery has the same numbers for each product.
 """
 HIGH = """bfloat16 with AMX and `precision="high"`, in the same form:
 """
 OPENCL = """## Through OpenCL
 
-`python benchmarks/opencl_vs_peers.py` measures these: float32, whole products of operands on the device, compared with
-CLBlast 1.5.3. CLBlast runs with the parameters of its database, and with the parameters that its tuners found on this
-device.
+`python benchmarks/opencl_vs_peers.py` measures these ratios: float32, whole products of operands on the device,
+compared with CLBlast 1.5.3. CLBlast runs with the parameters of its database, and with the parameters that its tuners
+found on this device.
 """
 CUDA = """## On CUDA
 
-`python benchmarks/cuda_vs_cublas.py` measures these, compared with the fastest of cuBLAS through PyTorch, CuPy and
-cublasLt, in the same memory on the same stream. With `precision="high"`, gemm sums float32 from several narrower
-products on tensor cores, compared with cuBLAS's float32. With `"medium"` both use TF32. [CUDA](cuda.md#versions)
-explains where gemm is slower, and why.
+`python benchmarks/cuda_vs_cublas.py` measures these ratios to the fastest of cuBLAS through PyTorch, CuPy and cublasLt,
+in the same memory on the same stream. With `precision="high"`, gemm sums float32 from several narrower products on
+tensor cores, compared with cuBLAS's float32. With `"medium"` both use TF32. [CUDA](cuda.md#versions) explains where
+gemm is slower, and why.
 """
 ODD = """bfloat16 products whose rows are not aligned, in TFLOP/s:
 """
@@ -178,8 +178,8 @@ def auto() -> str:
 def document() -> str:
     """The text of docs/peers.md."""
     small = {row["what"]: row["seconds"] for row in read("OpenCL")["small"]}
-    launch = (f"A launch in a row of products of 16 × 16 takes {1e6 * small['launch']['gemm']:.0f} µs there, CLBlast's "
-              f"{1e6 * small['launch']['CLBlast']:.0f} µs.\n")  # fmt: skip
+    gemm, clblast = (f"{1e6 * small['launch'][library]:.0f} µs" for library in ("gemm", "CLBlast"))
+    launch = f"In a series of launches, a product of 16 × 16 takes {gemm} with gemm and {clblast} with CLBlast.\n"
     return "\n".join([
         INTRODUCTION, CPU,
         *(part for run in ("Zen 3", "Xeon") for part in (caption(run), on_cpu(run), versions(run))),

@@ -84,8 +84,9 @@ def test_the_page_of_kernels_has_each():
     assert found == {row.name: f"../{row.source}" for row in KERNELS}
 
 
-def test_the_page_of_peers_is_current():
-    helpers.run(ROOT / "docs/make_peers_page.py", "--check")
+@pytest.mark.parametrize("script", ["make_peers_page", "make_crossover"])
+def test_what_is_made_from_records_is_current(script):
+    helpers.run(ROOT / f"docs/{script}.py", "--check")
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_notebook():
 
 # docs/write-a-kernel.md: one file and one row, in a copy of the package.
 
-KERNEL = "sgemm_generic_strip_4x1"
+KERNEL = "sgemm_generic_strip_8x4"
 
 
 def titled(page):
