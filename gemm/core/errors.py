@@ -38,11 +38,12 @@ def _documentation() -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """One line about a name that does not exist: the names that are most like it, or all of them if they are few."""
+    """One line about a name that does not exist: the names most like it, the names that contain it, or all if few."""
     import difflib
 
     known = list(known)
-    close = difflib.get_close_matches(str(name), known, 3) or (known if len(known) <= 12 else [])
+    close = difflib.get_close_matches(str(name), known, 3) or [each for each in known if str(name) in each][:3]
+    close = close or (known if len(known) <= 12 else [])
     hint = f": did you mean {', '.join(close)}?" if close else ""
     return f"{what} {name!r} is not known{hint}"
 

@@ -8,16 +8,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from gemm.catalog import SPREADING, Kernel
 
-PRECISIONS = ("highest", "high", "medium")
+Precision = Literal["highest", "high", "medium"]
+PRECISIONS = get_args(Precision)
 """The precisions that `gemm` can be asked for, strictest first."""
 
-ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+ACTIVATIONS = ("", *get_args(Activation))
 """The activations that `gemm` can apply to results; "" is none."""
 
 FP8 = ("float8_e4m3fn", "float8_e5m2")

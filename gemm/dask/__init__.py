@@ -20,12 +20,23 @@ import dask.array as da
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gemm.catalog import Backend
 from gemm.core import operands
-from gemm.core.problem import NARROW
+from gemm.core.problem import NARROW, Activation, Precision
 from gemm.dask import tasks
 from gemm.dask.chunks import Cut, fuses, most_cells, rechunked
 from gemm.dask.tasks import COLUMN, DEPTH, ROW, Operand, blockwise, chain, contract, stacked
-from gemm.frontend.arguments import Call, Given, Options, Scalar, common_dtype, named, normalise, transposes
+from gemm.frontend.arguments import (
+    Call,
+    Given,
+    Options,
+    Scalar,
+    Trans,
+    common_dtype,
+    named,
+    normalise,
+    transposes,
+)
 from gemm.numpy_api.tensordot import check, paired
 from gemm.select import candidates
 
@@ -38,9 +49,9 @@ PRODUCT = "gemm-matmul"
 
 def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: bool | str = False, trans_b: bool | str = False, dtype: DTypeLike | None = None,
-    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
-    bias: Any = None, activation: str | None = None, contraction: str = "auto", chunks: Any = "auto",
+    trans_a: Trans = False, trans_b: Trans = False, dtype: DTypeLike | None = None,
+    precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
+    bias: Any = None, activation: Activation | None = None, contraction: str = "auto", chunks: Any = "auto",
 ) -> Any:  # fmt: skip
     """activation(alpha · op(a) · op(b) + beta · c + bias) as a dask array. See `gemm.gemm` for the arguments.
 

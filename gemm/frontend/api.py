@@ -4,25 +4,49 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from gemm import execute
+from gemm.catalog import Backend
 from gemm.core.errors import KernelFailed
-from gemm.core.problem import Candidate, DeviceView, Plan, Problem, Split
+from gemm.core.problem import Activation, Candidate, DeviceView, Plan, Precision, Problem, Split
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import Call, Given, Options, Scalar, normalise
+from gemm.frontend.arguments import (
+    Arithmetic,
+    Call,
+    Given,
+    Host,
+    Keywords,
+    Options,
+    Packed,
+    Scalar,
+    Trans,
+    normalise,
+)
 from gemm.select import candidates, choice, worker
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@overload
+def gemm(
+    a: Host, b: Host | Packed, c: Host | None = None, *, out: np.ndarray | None = None,
+    dtype: DTypeLike | None = None, **options: Unpack[Keywords],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def gemm(
+    a: Any, b: Any, c: Any = None, *, out: Any = None, dtype: DTypeLike | None = None, **options: Unpack[Keywords]
+) -> Any: ...
 @plan_cache.front
 def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
-    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
-    bias: Any = None, activation: str | None = None,
+    trans_a: Trans = False, trans_b: Trans = False, out: Any = None, dtype: DTypeLike | None = None,
+    precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
+    bias: Any = None, activation: Activation | None = None,
 ) -> Any:  # fmt: skip
     """activation(alpha · op(a) · op(b) + beta · c + bias), computed on the device with the least predicted time.
 
@@ -81,9 +105,18 @@ def _product(given: Given, options: Options) -> Any:
 at_once = plan_cache.at_once(gemm)
 
 
+@overload
 def matmul(
-    x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, precision: str = "highest",
-    reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+    x1: Host, x2: Host | Packed, /, *, out: np.ndarray | None = None, dtype: DTypeLike | None = None,
+    **options: Unpack[Arithmetic],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def matmul(
+    x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> Any: ...
+def matmul(
+    x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, precision: Precision = "highest",
+    reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
 ) -> Any:  # fmt: skip
     """The matrix product of x1 and x2, with the shape rules of np.matmul. `gemm` documents the arguments, results and
     errors.
@@ -120,15 +153,32 @@ class GemmPlan:
         self._launch, self._plan = launch, chosen
         self._sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
 
-    kernel = property(lambda self: " + ".join(side.kernel.name for side in self._sides))
-    device = property(lambda self: " + ".join(side.device.key for side in self._sides))
-    seconds = property(lambda self: self._plan.seconds)
-    reason = property(lambda self: self._plan.reason)
+    @property
+    def kernel(self) -> str:
+        return " + ".join(side.kernel.name for side in self._sides)
+
+    @property
+    def device(self) -> str:
+        return " + ".join(side.device.key for side in self._sides)
+
+    @property
+    def seconds(self) -> float:
+        return self._plan.seconds
+
+    @property
+    def reason(self) -> str:
+        return self._plan.reason
 
     @property
     def candidates(self) -> list[Candidate]:
         return choice.candidates(self._problem, self._options.backend, self._options.kernel, self._holder)
 
+    @overload
+    def __call__(
+        self, a: Host, b: Host, c: Host | None = None, *, out: np.ndarray | None = None, bias: Any = None
+    ) -> NDArray[Any]: ...
+    @overload
+    def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any: ...
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if the operands make a problem that differs from the plan's
         problem.
@@ -166,9 +216,9 @@ class GemmPlan:
 
 def plan(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
-    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
-    bias: Any = None, activation: str | None = None,
+    trans_a: Trans = False, trans_b: Trans = False, out: Any = None, dtype: DTypeLike | None = None,
+    precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
+    bias: Any = None, activation: Activation | None = None,
 ) -> GemmPlan:  # fmt: skip
     """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
     if refuse := interop.maker("plan", a.__class__, b.__class__):
@@ -182,12 +232,14 @@ def plan(
     return GemmPlan(options, (alpha, beta), call)
 
 
-def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
+def explain(
+    a: Any, b: Any, c: Any = None, *, out: Any = None, dtype: DTypeLike | None = None, **options: Unpack[Keywords]
+) -> None:
     """Print the kernel that `gemm` would choose for these arguments, the predicted times of all candidates, and the
     reason. Arguments and errors are those of `gemm`.
     """
     with worker.waiting():
-        chosen = plan(a, b, c, **options)
+        chosen = plan(a, b, c, out=out, dtype=dtype, **options)
     print(describe(chosen))
 
 

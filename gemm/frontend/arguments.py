@@ -9,14 +9,14 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import execute
 from gemm.backends import registry
-from gemm.catalog import INPUTS, KERNELS
+from gemm.catalog import INPUTS, KERNELS, Backend
 from gemm.core import operands
 from gemm.core.backend import Launch
 from gemm.core.errors import delivering
@@ -25,9 +25,11 @@ from gemm.core.problem import (
     FP8,
     NARROW,
     PRECISIONS,
+    Activation,
     DeviceView,
     Operand,
     Plan,
+    Precision,
     Problem,
     layout_of,
     place_of,
@@ -36,6 +38,37 @@ from gemm.frontend import interop
 from gemm.select import candidates
 
 Scalar = complex | float | int
+Trans = bool | np.bool_ | Literal["N", "T", "C", "n", "t", "c"]
+
+Host = np.ndarray | list[Any] | tuple[Any, ...]
+"""Operands whose product is a NumPy array."""
+
+
+class Packed(Protocol):
+    """A matrix of gemm.prepare."""
+
+    def product(self, given: Given, options: Options) -> Any: ...
+
+
+class Arithmetic(TypedDict, total=False):
+    """The keyword arguments of all functions that compute products, with the exception of dtype."""
+
+    precision: Precision
+    reproducible: bool
+    backend: Backend
+    kernel: str | None
+
+
+class Keywords(Arithmetic, total=False):
+    """The keyword arguments of gemm.gemm, with the exception of out and dtype."""
+
+    alpha: Scalar
+    beta: Scalar
+    trans_a: Trans
+    trans_b: Trans
+    bias: Any
+    activation: Activation | None
+
 
 _CLASSES = {0: "0", 1: "1"}
 """How a Problem represents alpha and beta: "0", "1", or "x" for all other values."""
@@ -60,14 +93,14 @@ class Options(NamedTuple):
     not a valid option. front.c builds the same key as a tuple with the items in the order of these fields.
     """
 
-    trans_a: bool | str = False
-    trans_b: bool | str = False
+    trans_a: Trans = False
+    trans_b: Trans = False
     dtype: DTypeLike | None = None
-    precision: str = "highest"
+    precision: Precision = "highest"
     reproducible: bool = False
-    backend: str = "auto"
+    backend: Backend = "auto"
     kernel: str | None = None
-    activation: str | None = None
+    activation: Activation | None = None
     class_a: type = bool
     class_b: type = bool
 
@@ -402,7 +435,7 @@ def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
     return _kernel_ready(bias, kind)
 
 
-def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
+def transposes(name: str, trans: Trans) -> tuple[bool, bool]:
     """Whether the option trans_a or trans_b exchanges the last two axes, and whether it conjugates."""
     if isinstance(trans, str):
         if trans.upper() not in ("N", "T", "C"):
@@ -413,7 +446,7 @@ def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
     return bool(trans), False
 
 
-def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
+def _matrix(name: str, operand: Operand, trans: Trans, axis: int) -> tuple[Operand, bool]:
     """`operand` as a stack of matrices, transposed as `trans` says; and True if `operand` is a vector.
 
     A vector gets a new axis of length 1 at `axis` and is not transposed.

@@ -13,15 +13,18 @@ import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from gemm.core.problem import DeviceView
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.api import at_once as gemm
-from gemm.frontend.arguments import common_dtype
+from gemm.frontend.arguments import Arithmetic, Host, common_dtype
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Labels = Sequence[Any]
 
@@ -35,6 +38,14 @@ def check(options: dict[str, Any]) -> None:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are dtype, {', '.join(OPTIONS)}")
 
 
+@overload
+def tensordot(
+    a: Host, b: Host, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> NDArray[Any]: ...
+@overload
+def tensordot(
+    a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> Any: ...
 def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Any) -> Any:
     """np.tensordot(a, b, axes), computed as one matrix product. Operands are copied only if their strides require it.
 
@@ -81,6 +92,14 @@ def _on_device(a: Any, b: Any, x: Axes, y: Axes, options: dict[str, Any]) -> Any
     return _shaped(gemm(left, right, **options), x.sizes(rows) + y.sizes(columns), "the result")
 
 
+@overload
+def vecdot(
+    x1: Host, x2: Host, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> NDArray[Any]: ...
+@overload
+def vecdot(
+    x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> Any: ...
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Any) -> Any:
     """The scalar products of vectors along `axis` of x1 and x2. x1 is conjugated; the other axes broadcast.
 

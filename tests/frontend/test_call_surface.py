@@ -283,7 +283,7 @@ MISTAKES = {
     "trans is a number": ((A, B), {"trans_b": 1.5}, TypeError, "trans_b"),
     "backend": ((A, B), {"backend": "gpu"}, ValueError, "backend.*cpu.*opencl.*cuda.*gpu"),
     "backend is None": ((A, B), {"backend": None}, ValueError, "backend"),
-    "kernel": ((A, B), {"kernel": "sgemm"}, ValueError, "kernel.*sgemm_scalar_4x4"),
+    "kernel": ((A, B), {"kernel": "sgemm"}, ValueError, "kernel.*mean.*sgemm_"),
     "kernel of another dtype": ((A, B), {"kernel": "sgemm_scalar_4x4"}, TypeError, "multiplies float32, not float64"),
     "kernel of another backend": ((A, B), {"kernel": "dgemm_scalar_4x4", "backend": "opencl"}, ValueError,
                                   "does not belong"),
