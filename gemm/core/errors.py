@@ -12,6 +12,7 @@ PAGES = {
     "variables": "doctor.md#variables", "threads": "doctor.md#threads", "versions": "doctor.md#versions",
     "engine": "doctor.md#engine", "permissions": "doctor.md#permissions", "drivers": "doctor.md#drivers",
     "android": "devices.md#android-snapdragon-mali-in-termux", "cpus": "devices.md#cpus-through-opencl",
+    "gradients": "use.md#gradients",
 }  # fmt: skip
 """{topic, e.g. a backend: page#section of the documentation on this topic}."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -194,7 +194,11 @@ class GemmPlan:
         """Compute a product that the plan cache does not know, and add the product to the plan cache."""
         call = normalise(given, self._options)
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
-            raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
+            pairs = ((f.name, getattr(self._problem, f.name), getattr(call.problem, f.name)) for f in fields(Problem))
+            differences = [
+                f"{name}={old!r}, not {new!r}" for name, old, new in pairs if name != "places" and old != new
+            ]
+            raise ValueError(f"this plan is for products with {'; '.join(differences)}: make a new plan")
         delivered = call.run((self._plan, self._launch))
         if delivered is None:  # the next product may need another plan
             return call.finish()

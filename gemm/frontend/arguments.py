@@ -208,7 +208,7 @@ def normalise(given: Given, options: Options) -> Call:
     types = _types(views, options)
     x, row = _matrix("a", views.a, options.trans_a, axis=0)
     y, column = _matrix("b", views.b, options.trans_b, axis=-1)
-    shapes = _shapes(x, y, row, column)
+    shapes = _shapes((x, row), (y, column), views, options)
     z, added = _summands(views, types, shapes)
     x, y, k, alpha = _factors(x, y, types, shapes)
     target, direct, finish = _target(Given(x, y, z, views.out, added), shapes, types.kind, given)
@@ -271,18 +271,32 @@ def _on_device_as(kind: np.dtype[Any], name: str, operand: Operand | None) -> No
         raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
 
 
-def _shapes(x: Operand, y: Operand, row: bool, column: bool) -> Shapes:
+def _shapes(left: tuple[Operand, bool], right: tuple[Operand, bool], views: Given, options: Options) -> Shapes:
+    """The shapes of the product of two results of `_matrix`. Errors contain the shapes of `views`: those that the
+    caller passed.
+    """
+    (x, row), (y, column) = left, right
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
     if k != rows:
+        left_name, right_name = ("op(a)", "op(b)") if options.trans_a or options.trans_b else ("a", "b")
         raise ValueError(
-            f"a is {m} × {k} and b is {rows} × {n}: the columns of a ({k}) and rows of b ({rows}) must agree"
+            f"{_passed(views, options)}: the columns of {left_name} ({k}) and rows of {right_name} ({rows}) must agree"
         )
     batch, other = x.shape[:-2], y.shape[:-2]
     try:
         batch = batch if batch == other else np.broadcast_shapes(batch, other)
     except ValueError:
-        raise ValueError(f"the batches of a {batch} and b {other} do not broadcast") from None
+        raise ValueError(
+            f"{_passed(views, options)}: the batches of a {batch} and b {other} do not broadcast"
+        ) from None
     return Shapes(m, n, k, batch, (*batch, *(() if row else (m,)), *(() if column else (n,))), row, column)
+
+
+def _passed(views: Given, options: Options) -> str:
+    """The shapes of a and b as the caller passed them, with the options that transpose them."""
+    flags = (f", trans_a={options.trans_a!r}", options.trans_a), (f", trans_b={options.trans_b!r}", options.trans_b)
+    a, b = (text if flag not in (False, "N", "n") else "" for text, flag in flags)
+    return f"a has shape {views.a.shape}{a} and b has shape {views.b.shape}{b}"
 
 
 def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | None, Operand | None]:
@@ -427,10 +441,14 @@ def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
     m, n = shapes[:2]
     if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
         raise TypeError(f"bias has dtype {bias.dtype}, which the product's {kind} would not keep; convert it first")
+    given = bias.shape
     if bias.ndim == 1:
         bias = operands.expanded(bias, -1 if shapes.column else 0)
     if bias.shape not in ((1, n), (m, 1)):
-        raise ValueError(f"bias has shape {bias.shape}; of {m} × {n} it must be ({n},), (1, {n}) or ({m}, 1)")
+        length = m if shapes.column else n
+        raise ValueError(
+            f"bias has shape {given}; for a result of shape {shapes.whole} it must be ({length},), (1, {n}) or ({m}, 1)"
+        )
     _on_device_as(kind, "bias", bias)
     return _kernel_ready(bias, kind)
 
