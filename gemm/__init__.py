@@ -10,6 +10,9 @@
 Importing the package starts no thread and searches for no device. `python -m gemm info` describes the machine.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from gemm.core import VERSION
 from gemm.core.engine import get_num_threads, set_num_threads, start
 from gemm.core.errors import BackendUnavailable
@@ -73,6 +76,15 @@ interop.KINDS += [
     interop.Kind("gemm.extras.prepack", "Prepared", interop.read_any, lambda: prepack, only_b=True),
     interop.Kind("dask.array", "Array", interop.read_any, _dask),
 ]
+
+
+if not TYPE_CHECKING:  # otherwise, mypy would accept every attribute
+
+    def __getattr__(name: str) -> object:
+        """Import gemm.compare and gemm.dask at the first use, because they take long to load."""
+        if name in ("compare", "dask"):
+            return importlib.import_module(f"gemm.{name}")
+        raise AttributeError(f"module 'gemm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
