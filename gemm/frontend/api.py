@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -209,10 +210,25 @@ class GemmPlan:
         return call.finish()
 
     def _repr_html_(self) -> str:
-        """The text of `explain` as HTML, for notebooks."""
-        import html
+        """What `explain` prints, as an HTML table, for notebooks."""
+        from html import escape
 
-        return f"<pre>{html.escape(describe(self))}</pre>"
+        table = [("", "kernel", "device", "time", "terms"), *_rows(self)]
+        cell = '<td style="text-align: left">{}</td>'.format
+        rows = "".join(f"<tr>{''.join(cell(escape(text.strip())) for text in row)}</tr>" for row in table)
+        first, *last = map(escape, _summary(self))
+        return f"<p>{first}</p><table>{rows}</table><p>{'<br>'.join(last)}</p>"
+
+    def __copy__(self, *_: Any) -> GemmPlan:
+        return self
+
+    __deepcopy__ = __copy__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a plan cannot be pickled: it has a kernel of this process; pickle the arguments of gemm.plan instead, and "
+            "call gemm.plan where the plan is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<GemmPlan {self.kernel} on {self.device}, about {self.seconds:.3g} s: {self.reason}>"
@@ -249,11 +265,28 @@ def explain(
 
 def describe(chosen: GemmPlan) -> str:
     """The text that `explain` prints for a plan."""
+    first, *last = _summary(chosen)
+    lines = [f"{mark} {kernel:34} {device:9} {time}{rest}" for mark, kernel, device, time, rest in _rows(chosen)]
+    return "\n".join([first, *lines, *last])
+
+
+def _summary(chosen: GemmPlan) -> list[str]:
+    """The problem of a plan, what the device does with the operands (if anything), and the choice."""
     problem: Problem = chosen._problem
     batch = f"{problem.batch} × " if problem.batch > 1 else ""
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
+    if chosen.operands:
+        lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}")
+    return [*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"]
+
+
+def _rows(chosen: GemmPlan) -> Iterator[tuple[str, str, str, str, str]]:
+    """For each candidate of a plan: "→" if it is chosen, the kernel, the device, the predicted time, and its terms.
+
+    Kernels that cannot run come last; their time is "no: ", followed by the reason.
+    """
     used = {(side.kernel.name, side.device.key) for side in chosen._sides}
-    candidates = chosen.candidates
+    candidates, problem = chosen.candidates, chosen._problem
     for c in sorted((c for c in candidates if c.seconds is not None), key=lambda c: c.seconds or 0):
         terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
         mark = "→" if (c.kernel.name, c.device.key) in used else " "
@@ -262,14 +295,10 @@ def describe(chosen: GemmPlan) -> str:
             basis.append(f"× {c.factor:.2f} as such products were measured")
         if c.origin:
             basis.append(" ".join([*(f"{name}={c.kernel.params[name]}" for name in c.kernel.space), c.origin]))
-        time = _time(c.seconds or 0)
-        lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {time}  = {terms} ({', '.join(basis)})")
+        yield mark, c.kernel.name, c.device.key, _time(c.seconds or 0), f"  = {terms} ({', '.join(basis)})"
     for c in candidates:
         if c.why_not and c.kernel.multiplies(problem.dtype, problem.inputs):
-            lines.append(f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}")
-    if chosen.operands:
-        lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}")
-    return "\n".join([*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"])
+            yield " ", c.kernel.name, c.device.key, "no: ", c.why_not
 
 
 def _time(seconds: float) -> str:
