@@ -355,7 +355,11 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     Raises TypeError if an operand or out has a dtype that does not fit.
     """
     if asked is not None:
-        asked = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked)
+        known = operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked
+        try:
+            asked = np.dtype(known)
+        except TypeError as error:
+            raise TypeError(f"dtype={asked!r} is no dtype: {error}") from error
     present = []
     for name, operand in given.items():
         if operand is not None:
