@@ -59,6 +59,12 @@ class Arithmetic(TypedDict, total=False):
     kernel: str | None
 
 
+class Product(Arithmetic, total=False):
+    """The keyword arguments of gemm.use and gemm.array."""
+
+    dtype: DTypeLike | None
+
+
 class Keywords(Arithmetic, total=False):
     """The keyword arguments of gemm.gemm, with the exception of out and dtype."""
 

@@ -49,6 +49,8 @@ RESULTS = {
     "gemm.gemm_many([x, x], y, alpha=2)": "list[ndarray]",
     "gemm.gemm_many([t], [t])": "list[Any]",
     "gemm.explain(x, y, trans_a=True)": "None",
+    "gemm.array(x, backend='neon', dtype=np.float32)": "Array",
+    "gemm.use(reproducible=True)(abs(1).bit_length)()": "int",
 }
 WRONG = [
     "gemm.gemm(x, x, precision='low')",
@@ -61,6 +63,8 @@ WRONG = [
     "gemm.matmul(x, x, trans_a=True)",
     "gemm.plan(x, x, precision='low')",
     "gemm.prepare(x, precision='low')",
+    "gemm.use(precision='low')",
+    "gemm.array(x, precision='low')",
     "gemm.explain(x, x, precision='low')",
     "gemm.einsum('ij,jk', x, x, precision='low')",
     "gemm.tensordot(x, x, precision='low')",
