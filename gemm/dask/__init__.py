@@ -35,6 +35,7 @@ from gemm.frontend.arguments import (
     common_dtype,
     named,
     normalise,
+    passed,
     transposes,
 )
 from gemm.numpy_api.tensordot import check, paired
@@ -232,8 +233,9 @@ def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Opt
     try:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
-        raise ValueError(f"the batches of a {a.shape[:-2]} and b {b.shape[:-2]} do not broadcast") from None
-    asked = normalise(Given(x, y, c, None, bias, *scales), options)
+        shapes = passed((a.shape, b.shape), options)
+        raise ValueError(f"{shapes}: the batches of a {a.shape[:-2]} and b {b.shape[:-2]} do not broadcast") from None
+    asked = normalise(Given(x, y, c, None, bias, *scales), options, (a.shape, b.shape))
     if c is not None:
         shape, own = (*batch, *(asked.shape[1:][ndim - 2 :] if ndim > 1 else ())), arrays["c"].shape
         try:

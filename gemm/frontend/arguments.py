@@ -200,8 +200,11 @@ class Shapes(NamedTuple):
         return operands.expanded(operand, operand.ndim - 1) if self.row else operand
 
 
-def normalise(given: Given, options: Options) -> Call:
-    """Check every argument and build the Call. Writes nothing. An error names the argument that is wrong."""
+def normalise(given: Given, options: Options, own: tuple[tuple[int, ...], ...] = ()) -> Call:
+    """Check every argument and build the Call. Writes nothing. An error names the argument that is wrong.
+
+    own: the shapes of a and b for errors, if they differ from the shapes of the operands in `given`.
+    """
     if options.precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
     a, b, c, out, bias, *scales = given
@@ -214,7 +217,7 @@ def normalise(given: Given, options: Options) -> Call:
     types = _types(views, options)
     x, row = _matrix("a", views.a, options.trans_a, axis=0)
     y, column = _matrix("b", views.b, options.trans_b, axis=-1)
-    shapes = _shapes((x, row), (y, column), views, options)
+    shapes = _shapes((x, row), (y, column), own or (views.a.shape, views.b.shape), options)
     z, added = _summands(views, types, shapes)
     x, y, k, alpha = _factors(x, y, types, shapes)
     target, direct, finish = _target(Given(x, y, z, views.out, added), shapes, types.kind, given)
@@ -277,32 +280,30 @@ def _on_device_as(kind: np.dtype[Any], name: str, operand: Operand | None) -> No
         raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
 
 
-def _shapes(left: tuple[Operand, bool], right: tuple[Operand, bool], views: Given, options: Options) -> Shapes:
-    """The shapes of the product of two results of `_matrix`. Errors contain the shapes of `views`: those that the
-    caller passed.
-    """
+def _shapes(
+    left: tuple[Operand, bool], right: tuple[Operand, bool], own: tuple[tuple[int, ...], ...], options: Options
+) -> Shapes:
+    """The shapes of the product of two results of `_matrix`. `own`: the shapes that the caller passed, for errors."""
     (x, row), (y, column) = left, right
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
     if k != rows:
         left_name, right_name = ("op(a)", "op(b)") if options.trans_a or options.trans_b else ("a", "b")
         raise ValueError(
-            f"{_passed(views, options)}: the columns of {left_name} ({k}) and rows of {right_name} ({rows}) must agree"
+            f"{passed(own, options)}: the columns of {left_name} ({k}) and rows of {right_name} ({rows}) must agree"
         )
     batch, other = x.shape[:-2], y.shape[:-2]
     try:
         batch = batch if batch == other else np.broadcast_shapes(batch, other)
     except ValueError:
-        raise ValueError(
-            f"{_passed(views, options)}: the batches of a {batch} and b {other} do not broadcast"
-        ) from None
+        raise ValueError(f"{passed(own, options)}: the batches of a {batch} and b {other} do not broadcast") from None
     return Shapes(m, n, k, batch, (*batch, *(() if row else (m,)), *(() if column else (n,))), row, column)
 
 
-def _passed(views: Given, options: Options) -> str:
-    """The shapes of a and b as the caller passed them, with the options that transpose them."""
+def passed(own: tuple[tuple[int, ...], ...], options: Options) -> str:
+    """The shapes `own` of a and b that the caller passed, with the options that transpose them, for errors."""
     flags = (f", trans_a={options.trans_a!r}", options.trans_a), (f", trans_b={options.trans_b!r}", options.trans_b)
-    a, b = (text if flag not in (False, "N", "n") else "" for text, flag in flags)
-    return f"a has shape {views.a.shape}{a} and b has shape {views.b.shape}{b}"
+    of_a, of_b = (text if flag not in (False, "N", "n") else "" for text, flag in flags)
+    return f"a has shape {own[0]}{of_a} and b has shape {own[1]}{of_b}"
 
 
 def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | None, Operand | None]:
@@ -456,9 +457,7 @@ def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
         bias = operands.expanded(bias, -1 if shapes.column else 0)
     if bias.shape not in ((1, n), (m, 1)):
         length = m if shapes.column else n
-        raise ValueError(
-            f"bias has shape {given}; for a result of shape {shapes.whole} it must be ({length},), (1, {n}) or ({m}, 1)"
-        )
+        raise ValueError(f"bias has shape {given}; of {m} × {n} it must be ({length},), (1, {n}) or ({m}, 1)")
     _on_device_as(kind, "bias", bias)
     return _kernel_ready(bias, kind)
 
