@@ -10,6 +10,10 @@
 Importing the package starts no thread and searches for no device. `python -m gemm info` describes the machine.
 """
 
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from gemm.core import VERSION
 from gemm.core.engine import get_num_threads, set_num_threads, start
 from gemm.core.errors import BackendUnavailable
@@ -73,6 +77,20 @@ interop.KINDS += [
     interop.Kind("gemm.extras.prepack", "Prepared", interop.read_any, lambda: prepack, only_b=True),
     interop.Kind("dask.array", "Array", interop.read_any, _dask),
 ]
+
+
+if not TYPE_CHECKING:  # type checkers know the modules themselves
+
+    class _Later(ModuleType):
+        """Stands for a module that takes long to load, until one of its attributes is used. The import replaces it.
+
+        A function `__getattr__` of this module would slow each lookup of `gemm.gemm` by a tenth of a small product.
+        """
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(importlib.import_module(self.__name__), name)
+
+    compare, dask = _Later("gemm.compare"), _Later("gemm.dask")
 
 
 def __dir__() -> list[str]:

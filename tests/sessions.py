@@ -3,12 +3,12 @@
 import doctest
 import re
 
-_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def session(page):
     """Its Python blocks, those with prompts, as one."""
-    return "\n".join(block for block in _BLOCK.findall(page.read_text(encoding="utf-8")) if block.startswith(">>> "))
+    return "\n".join(block for block in BLOCK.findall(page.read_text(encoding="utf-8")) if block.startswith(">>> "))
 
 
 def run(text, name):

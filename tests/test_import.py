@@ -50,6 +50,19 @@ def test_its_own_modules(brought):
     assert not [name for name in brought[0] if name.startswith(LATER)]
 
 
+@pytest.mark.parametrize("path", ["compare.compare", "compare.Comparison", "dask.gemm", "dask.chunks.least_side",
+                                  "numpy_api.namespace.matmul", "frontend.inventory.KernelStatus"])  # fmt: skip
+def test_documented_paths_work_after_import_gemm_alone(path):
+    if path.startswith("dask"):
+        pytest.importorskip("dask.array")
+    assert python(f"import gemm; print(gemm.{path}.__name__)").strip() == path.rpartition(".")[2]
+
+
+def test_a_wrong_name_is_no_attribute():
+    assert not hasattr(gemm, "comparison")
+    assert {name for name in dir(gemm) if not name.startswith("_")} == set(gemm.__all__)
+
+
 def test_no_thread_starts(brought):
     assert brought[1] == 1
 

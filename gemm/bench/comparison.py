@@ -41,7 +41,7 @@ Step = Callable[[str, int], None]
 number of cases finished since the last call (0 or 1)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A comparison. gemm.compare describes its document."""
 
@@ -79,6 +79,10 @@ class Comparison:
     def page(self) -> str:
         """The report as one self-contained HTML page."""
         return report.page(self.document)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.document["contestants"])
+        return f"<Comparison of {names}: {len(self.cases())} products in {self.document['dtype']}>"
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: thresholds, charts and tables."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from gemm.core import operands
 from gemm.core.errors import unknown
+from gemm.core.problem import Precision
 from gemm.select.verify.single import poisoned, random_matrix
 
 
@@ -72,7 +73,7 @@ class Arithmetic:
 
     dtype: str = "float32"
     inputs: tuple[str, ...] = ()
-    precision: str = "highest"
+    precision: Precision = "highest"
     reproducible: bool = False
 
     @property

@@ -10,7 +10,7 @@ without any dependency.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .cpu import CPU
 from .cuda import CUDA
@@ -18,8 +18,8 @@ from .kernel import BUSY, Kernel, typed_row
 from .opencl import OPENCL
 
 __all__ = [
-    "BACKENDS", "BUSY", "BY_NAME", "HOLDING", "HOST_BACKENDS", "INPUTS", "KERNELS", "SPREADING", "TARGETS", "Kernel",
-    "Signs", "simplest",
+    "BACKENDS", "BUSY", "BY_NAME", "HOLDING", "HOST_BACKENDS", "INPUTS", "KERNELS", "SPREADING", "TARGETS", "Backend",
+    "Kernel", "Signs", "simplest",
 ]  # fmt: skip
 
 BACKENDS: dict[str, str] = {
@@ -29,6 +29,10 @@ BACKENDS: dict[str, str] = {
     "numpy": "gemm.backends.numpy:NumpyBackend",
 }
 """Name -> module:class. If two backends have the same predicted time, dispatch chooses the first of this list."""
+Backend = Literal["auto", "cpu", "opencl", "cuda", "numpy", "hybrid", "cuda:all"] | str
+"""The type of the option `backend`. Any str is legal: a target ("neon") or a device ("opencl:1") may be named. The
+other names are in the type only because editors then complete them.
+"""
 HOST_BACKENDS = ("cpu", "numpy")
 """Backends that compute in host memory. They load no driver, so looking for them costs nothing."""
 

@@ -12,6 +12,7 @@ PAGES = {
     "variables": "doctor.md#variables", "threads": "doctor.md#threads", "versions": "doctor.md#versions",
     "engine": "doctor.md#engine", "permissions": "doctor.md#permissions", "drivers": "doctor.md#drivers",
     "android": "devices.md#android-snapdragon-mali-in-termux", "cpus": "devices.md#cpus-through-opencl",
+    "gradients": "use.md#gradients",
 }  # fmt: skip
 """{topic, e.g. a backend: page#section of the documentation on this topic}."""
 
@@ -38,11 +39,12 @@ def _documentation() -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """One line about a name that does not exist: the names that are most like it, or all of them if they are few."""
+    """One line about a name that does not exist: the names most like it, the names that contain it, or all if few."""
     import difflib
 
     known = list(known)
-    close = difflib.get_close_matches(str(name), known, 3) or (known if len(known) <= 12 else [])
+    close = difflib.get_close_matches(str(name), known, 3) or [each for each in known if str(name) in each][:3]
+    close = close or (known if len(known) <= 12 else [])
     hint = f": did you mean {', '.join(close)}?" if close else ""
     return f"{what} {name!r} is not known{hint}"
 

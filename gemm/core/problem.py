@@ -8,16 +8,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from gemm.catalog import SPREADING, Kernel
 
-PRECISIONS = ("highest", "high", "medium")
+Precision = Literal["highest", "high", "medium"]
+PRECISIONS = get_args(Precision)
 """The precisions that `gemm` can be asked for, strictest first."""
 
-ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+ACTIVATIONS = ("", *get_args(Activation))
 """The activations that `gemm` can apply to results; "" is none."""
 
 FP8 = ("float8_e4m3fn", "float8_e5m2")
@@ -354,8 +356,12 @@ class Candidate(NamedTuple):
     origin: str = ""
     factor: float = 1.0
 
+    def __repr__(self) -> str:
+        outcome = self.why_not if self.seconds is None else f"about {self.seconds:.3g} s"
+        return f"<Candidate {self.kernel.name} on {self.device.key}: {outcome}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The kernel and device chosen for a problem, with the predicted seconds and the reason.
 
@@ -379,8 +385,12 @@ class Plan:
     def __hash__(self) -> int:
         return hash((self.problem, self.kernel.name))  # hashing all fields would take longer, and these two are enough
 
+    def __repr__(self) -> str:
+        where = f"{self.kernel.name} on {self.device.key}"
+        return f"<{type(self).__name__} {where}, about {self.seconds:.3g} s: {self.reason}>"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Split(Plan):
     """A product split into parts that several devices compute at the same time; see gemm.execute.split.
 

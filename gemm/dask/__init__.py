@@ -20,12 +20,24 @@ import dask.array as da
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gemm.catalog import Backend
 from gemm.core import operands
-from gemm.core.problem import NARROW
+from gemm.core.problem import NARROW, Activation, Precision
 from gemm.dask import tasks
 from gemm.dask.chunks import Cut, fuses, most_cells, rechunked
 from gemm.dask.tasks import COLUMN, DEPTH, ROW, Operand, blockwise, chain, contract, stacked
-from gemm.frontend.arguments import Call, Given, Options, Scalar, common_dtype, named, normalise, transposes
+from gemm.frontend.arguments import (
+    Call,
+    Given,
+    Options,
+    Scalar,
+    Trans,
+    common_dtype,
+    named,
+    normalise,
+    passed,
+    transposes,
+)
 from gemm.numpy_api.tensordot import check, paired
 from gemm.select import candidates
 
@@ -38,9 +50,9 @@ PRODUCT = "gemm-matmul"
 
 def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: bool | str = False, trans_b: bool | str = False, dtype: DTypeLike | None = None,
-    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
-    bias: Any = None, activation: str | None = None, contraction: str = "auto", chunks: Any = "auto",
+    trans_a: Trans = False, trans_b: Trans = False, dtype: DTypeLike | None = None,
+    precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
+    bias: Any = None, activation: Activation | None = None, contraction: str = "auto", chunks: Any = "auto",
 ) -> Any:  # fmt: skip
     """activation(alpha · op(a) · op(b) + beta · c + bias) as a dask array. See `gemm.gemm` for the arguments.
 
@@ -221,8 +233,9 @@ def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Opt
     try:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
-        raise ValueError(f"the batches of a {a.shape[:-2]} and b {b.shape[:-2]} do not broadcast") from None
-    asked = normalise(Given(x, y, c, None, bias, *scales), options)
+        shapes = passed((a.shape, b.shape), options)
+        raise ValueError(f"{shapes}: the batches of a {a.shape[:-2]} and b {b.shape[:-2]} do not broadcast") from None
+    asked = normalise(Given(x, y, c, None, bias, *scales), options, (a.shape, b.shape))
     if c is not None:
         shape, own = (*batch, *(asked.shape[1:][ndim - 2 :] if ndim > 1 else ())), arrays["c"].shape
         try:

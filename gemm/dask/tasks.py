@@ -29,7 +29,7 @@ from gemm.catalog import KERNELS
 from gemm.core import engine, epilogue, threads
 from gemm.core.errors import BackendUnavailable, delivering
 from gemm.frontend.api import at_once as gemm
-from gemm.frontend.arguments import Given, Options, normalise
+from gemm.frontend.arguments import Given, Options, Trans, normalise
 from gemm.numpy_api.tensordot import tensordot
 
 ROW, DEPTH, COLUMN = "m", "k", "n"
@@ -72,7 +72,7 @@ def continued(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any])
 
 
 def go_on(
-    sums: np.ndarray, a: Any, b: Any, *, trans_a: bool | str = False, trans_b: bool | str = False, backend: str = "cpu"
+    sums: np.ndarray, a: Any, b: Any, *, trans_a: Trans = False, trans_b: Trans = False, backend: str = "cpu"
 ) -> None:
     """Continue the accumulation in `sums` with the fused multiply-adds of a · b, in place.
 

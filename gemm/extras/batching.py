@@ -22,9 +22,10 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from gemm import execute
 from gemm.catalog import HOST_BACKENDS
@@ -34,8 +35,11 @@ from gemm.core.operands import item
 from gemm.core.problem import Device, Plan, Problem
 from gemm.frontend import plan_cache
 from gemm.frontend.api import at_once, gemm
-from gemm.frontend.arguments import DEFAULTS, Given, Options, named, normalise
+from gemm.frontend.arguments import DEFAULTS, Given, Host, Keywords, Options, named, normalise
 from gemm.select import gpu_model
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger("gemm")
 
@@ -236,6 +240,16 @@ def batching() -> Batch:
     return Batch() if found is None else found
 
 
+@overload
+def gemm_many(
+    a: Iterable[Host], b: Iterable[Host], c: Iterable[Host] | None = None, *, out: Iterable[np.ndarray] | None = None,
+    dtype: DTypeLike | None = None, **options: Unpack[Keywords],
+) -> list[NDArray[Any]]: ...  # fmt: skip
+@overload
+def gemm_many(
+    a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, dtype: DTypeLike | None = None,
+    **options: Unpack[Keywords],
+) -> list[Any]: ...  # fmt: skip
 def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None, **options: Any) -> list[Any]:
     """[gemm.gemm(a[0], b[0], c[0], out=out[0], **options), ...], computed together.
 

@@ -15,14 +15,14 @@ from numpy.typing import DTypeLike
 
 from gemm import execute
 from gemm.backends import registry
-from gemm.catalog import BY_NAME
+from gemm.catalog import BY_NAME, Backend
 from gemm.core import VERSION, operands
 from gemm.core.backend import Kept, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed, delivering
-from gemm.core.problem import ALL, HYBRID, NARROW, PRECISIONS, DeviceView, Operand, Plan, Problem
+from gemm.core.problem import ALL, HYBRID, NARROW, PRECISIONS, DeviceView, Operand, Plan, Precision, Problem
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import Call, Given, Options, normalise, transposes
+from gemm.frontend.arguments import Call, Given, Options, Trans, normalise, transposes
 from gemm.select import candidates, verification
 
 _ROWS = 64
@@ -56,9 +56,18 @@ class Prepared:
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
         self._caches: dict[object, plan_cache.PlanCache] = {}
 
-    kernel = property(lambda self: self._plan.kernel.name)
-    device = property(lambda self: self._plan.device.key)
-    nbytes = property(lambda self: self._kept.owner.memory.nbytes)
+    @property
+    def kernel(self) -> str:
+        return self._plan.kernel.name
+
+    @property
+    def device(self) -> str:
+        return self._plan.device.key
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._kept.owner.memory.nbytes)
+
     ndim = 2
 
     def __repr__(self) -> str:
@@ -194,8 +203,8 @@ def _unpickled(
 
 
 def prepare(
-    b: Any, *, trans_b: bool | str = False, dtype: DTypeLike | None = None, precision: str = "highest",
-    reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+    b: Any, *, trans_b: Trans = False, dtype: DTypeLike | None = None, precision: Precision = "highest",
+    reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
 ) -> Prepared:  # fmt: skip
     """Pack `b` for repeated products gemm(a, prepared), on the CPU or in the memory of a device.
 

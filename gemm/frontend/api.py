@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from gemm import execute
+from gemm.catalog import Backend
 from gemm.core.errors import KernelFailed
-from gemm.core.problem import Candidate, DeviceView, Plan, Problem, Split
+from gemm.core.problem import Activation, Candidate, DeviceView, Plan, Precision, Problem, Split
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import Call, Given, Options, Scalar, normalise
+from gemm.frontend.arguments import (
+    Arithmetic,
+    Call,
+    Given,
+    Host,
+    Keywords,
+    Options,
+    Packed,
+    Scalar,
+    Trans,
+    normalise,
+)
 from gemm.select import candidates, choice, worker
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+@overload
+def gemm(
+    a: Host, b: Host | Packed, c: Host | None = None, *, out: np.ndarray | None = None,
+    dtype: DTypeLike | None = None, **options: Unpack[Keywords],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def gemm(
+    a: Any, b: Any, c: Any = None, *, out: Any = None, dtype: DTypeLike | None = None, **options: Unpack[Keywords]
+) -> Any: ...
 @plan_cache.front
 def gemm(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
-    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
-    bias: Any = None, activation: str | None = None,
+    trans_a: Trans = False, trans_b: Trans = False, out: Any = None, dtype: DTypeLike | None = None,
+    precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
+    bias: Any = None, activation: Activation | None = None,
 ) -> Any:  # fmt: skip
     """activation(alpha · op(a) · op(b) + beta · c + bias), computed on the device with the least predicted time.
 
@@ -81,9 +106,18 @@ def _product(given: Given, options: Options) -> Any:
 at_once = plan_cache.at_once(gemm)
 
 
+@overload
 def matmul(
-    x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, precision: str = "highest",
-    reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
+    x1: Host, x2: Host | Packed, /, *, out: np.ndarray | None = None, dtype: DTypeLike | None = None,
+    **options: Unpack[Arithmetic],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def matmul(
+    x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> Any: ...
+def matmul(
+    x1: Any, x2: Any, /, *, out: Any = None, dtype: DTypeLike | None = None, precision: Precision = "highest",
+    reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
 ) -> Any:  # fmt: skip
     """The matrix product of x1 and x2, with the shape rules of np.matmul. `gemm` documents the arguments, results and
     errors.
@@ -120,15 +154,32 @@ class GemmPlan:
         self._launch, self._plan = launch, chosen
         self._sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
 
-    kernel = property(lambda self: " + ".join(side.kernel.name for side in self._sides))
-    device = property(lambda self: " + ".join(side.device.key for side in self._sides))
-    seconds = property(lambda self: self._plan.seconds)
-    reason = property(lambda self: self._plan.reason)
+    @property
+    def kernel(self) -> str:
+        return " + ".join(side.kernel.name for side in self._sides)
+
+    @property
+    def device(self) -> str:
+        return " + ".join(side.device.key for side in self._sides)
+
+    @property
+    def seconds(self) -> float:
+        return self._plan.seconds
+
+    @property
+    def reason(self) -> str:
+        return self._plan.reason
 
     @property
     def candidates(self) -> list[Candidate]:
         return choice.candidates(self._problem, self._options.backend, self._options.kernel, self._holder)
 
+    @overload
+    def __call__(
+        self, a: Host, b: Host, c: Host | None = None, *, out: np.ndarray | None = None, bias: Any = None
+    ) -> NDArray[Any]: ...
+    @overload
+    def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any: ...
     def __call__(self, a: Any, b: Any, c: Any = None, *, out: Any = None, bias: Any = None) -> Any:
         """The product of these operands. Raises ValueError if the operands make a problem that differs from the plan's
         problem.
@@ -144,7 +195,11 @@ class GemmPlan:
         """Compute a product that the plan cache does not know, and add the product to the plan cache."""
         call = normalise(given, self._options)
         if call.problem != self._problem and replace(call.problem, places=self._problem.places) != self._problem:
-            raise ValueError(f"this plan is for {self._problem}, the operands make {call.problem}; make a new plan")
+            pairs = ((f.name, getattr(self._problem, f.name), getattr(call.problem, f.name)) for f in fields(Problem))
+            differences = [
+                f"{name}={old!r}, not {new!r}" for name, old, new in pairs if name != "places" and old != new
+            ]
+            raise ValueError(f"this plan is for products with {'; '.join(differences)}: make a new plan")
         delivered = call.run((self._plan, self._launch))
         if delivered is None:  # the next product may need another plan
             return call.finish()
@@ -155,10 +210,25 @@ class GemmPlan:
         return call.finish()
 
     def _repr_html_(self) -> str:
-        """The text of `explain` as HTML, for notebooks."""
-        import html
+        """What `explain` prints, as an HTML table, for notebooks."""
+        from html import escape
 
-        return f"<pre>{html.escape(describe(self))}</pre>"
+        table = [("", "kernel", "device", "time", "terms"), *_rows(self)]
+        cell = '<td style="text-align: left">{}</td>'.format
+        rows = "".join(f"<tr>{''.join(cell(escape(text.strip())) for text in row)}</tr>" for row in table)
+        first, *last = map(escape, _summary(self))
+        return f"<p>{first}</p><table>{rows}</table><p>{'<br>'.join(last)}</p>"
+
+    def __copy__(self, *_: Any) -> GemmPlan:
+        return self
+
+    __deepcopy__ = __copy__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a plan cannot be pickled: it has a kernel of this process; pickle the arguments of gemm.plan instead, and "
+            "call gemm.plan where the plan is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<GemmPlan {self.kernel} on {self.device}, about {self.seconds:.3g} s: {self.reason}>"
@@ -166,9 +236,9 @@ class GemmPlan:
 
 def plan(
     a: Any, b: Any, c: Any = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: bool | str = False, trans_b: bool | str = False, out: Any = None, dtype: DTypeLike | None = None,
-    precision: str = "highest", reproducible: bool = False, backend: str = "auto", kernel: str | None = None,
-    bias: Any = None, activation: str | None = None,
+    trans_a: Trans = False, trans_b: Trans = False, out: Any = None, dtype: DTypeLike | None = None,
+    precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
+    bias: Any = None, activation: Activation | None = None,
 ) -> GemmPlan:  # fmt: skip
     """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
     if refuse := interop.maker("plan", a.__class__, b.__class__):
@@ -182,22 +252,41 @@ def plan(
     return GemmPlan(options, (alpha, beta), call)
 
 
-def explain(a: Any, b: Any, c: Any = None, **options: Any) -> None:
+def explain(
+    a: Any, b: Any, c: Any = None, *, out: Any = None, dtype: DTypeLike | None = None, **options: Unpack[Keywords]
+) -> None:
     """Print the kernel that `gemm` would choose for these arguments, the predicted times of all candidates, and the
     reason. Arguments and errors are those of `gemm`.
     """
     with worker.waiting():
-        chosen = plan(a, b, c, **options)
+        chosen = plan(a, b, c, out=out, dtype=dtype, **options)
     print(describe(chosen))
 
 
 def describe(chosen: GemmPlan) -> str:
     """The text that `explain` prints for a plan."""
+    first, *last = _summary(chosen)
+    lines = [f"{mark} {kernel:34} {device:9} {time}{rest}" for mark, kernel, device, time, rest in _rows(chosen)]
+    return "\n".join([first, *lines, *last])
+
+
+def _summary(chosen: GemmPlan) -> list[str]:
+    """The problem of a plan, what the device does with the operands (if anything), and the choice."""
     problem: Problem = chosen._problem
     batch = f"{problem.batch} × " if problem.batch > 1 else ""
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
+    if chosen.operands:
+        lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}")
+    return [*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"]
+
+
+def _rows(chosen: GemmPlan) -> Iterator[tuple[str, str, str, str, str]]:
+    """For each candidate of a plan: "→" if it is chosen, the kernel, the device, the predicted time, and its terms.
+
+    Kernels that cannot run come last; their time is "no: ", followed by the reason.
+    """
     used = {(side.kernel.name, side.device.key) for side in chosen._sides}
-    candidates = chosen.candidates
+    candidates, problem = chosen.candidates, chosen._problem
     for c in sorted((c for c in candidates if c.seconds is not None), key=lambda c: c.seconds or 0):
         terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
         mark = "→" if (c.kernel.name, c.device.key) in used else " "
@@ -206,14 +295,10 @@ def describe(chosen: GemmPlan) -> str:
             basis.append(f"× {c.factor:.2f} as such products were measured")
         if c.origin:
             basis.append(" ".join([*(f"{name}={c.kernel.params[name]}" for name in c.kernel.space), c.origin]))
-        time = _time(c.seconds or 0)
-        lines.append(f"{mark} {c.kernel.name:34} {c.device.key:9} {time}  = {terms} ({', '.join(basis)})")
+        yield mark, c.kernel.name, c.device.key, _time(c.seconds or 0), f"  = {terms} ({', '.join(basis)})"
     for c in candidates:
         if c.why_not and c.kernel.multiplies(problem.dtype, problem.inputs):
-            lines.append(f"  {c.kernel.name:34} {c.device.key:9} no: {c.why_not}")
-    if chosen.operands:
-        lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}")
-    return "\n".join([*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"])
+            yield " ", c.kernel.name, c.device.key, "no: ", c.why_not
 
 
 def _time(seconds: float) -> str:

@@ -9,14 +9,14 @@ import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gemm import execute
 from gemm.backends import registry
-from gemm.catalog import INPUTS, KERNELS
+from gemm.catalog import INPUTS, KERNELS, Backend
 from gemm.core import operands
 from gemm.core.backend import Launch
 from gemm.core.errors import delivering
@@ -25,9 +25,11 @@ from gemm.core.problem import (
     FP8,
     NARROW,
     PRECISIONS,
+    Activation,
     DeviceView,
     Operand,
     Plan,
+    Precision,
     Problem,
     layout_of,
     place_of,
@@ -36,6 +38,43 @@ from gemm.frontend import interop
 from gemm.select import candidates
 
 Scalar = complex | float | int
+Trans = bool | np.bool_ | Literal["N", "T", "C", "n", "t", "c"]
+
+Host = np.ndarray | list[Any] | tuple[Any, ...]
+"""Operands whose product is a NumPy array."""
+
+
+class Packed(Protocol):
+    """A matrix of gemm.prepare."""
+
+    def product(self, given: Given, options: Options) -> Any: ...
+
+
+class Arithmetic(TypedDict, total=False):
+    """The keyword arguments of all functions that compute products, with the exception of dtype."""
+
+    precision: Precision
+    reproducible: bool
+    backend: Backend
+    kernel: str | None
+
+
+class Product(Arithmetic, total=False):
+    """The keyword arguments of gemm.use and gemm.array."""
+
+    dtype: DTypeLike | None
+
+
+class Keywords(Arithmetic, total=False):
+    """The keyword arguments of gemm.gemm, with the exception of out and dtype."""
+
+    alpha: Scalar
+    beta: Scalar
+    trans_a: Trans
+    trans_b: Trans
+    bias: Any
+    activation: Activation | None
+
 
 _CLASSES = {0: "0", 1: "1"}
 """How a Problem represents alpha and beta: "0", "1", or "x" for all other values."""
@@ -60,14 +99,14 @@ class Options(NamedTuple):
     not a valid option. front.c builds the same key as a tuple with the items in the order of these fields.
     """
 
-    trans_a: bool | str = False
-    trans_b: bool | str = False
+    trans_a: Trans = False
+    trans_b: Trans = False
     dtype: DTypeLike | None = None
-    precision: str = "highest"
+    precision: Precision = "highest"
     reproducible: bool = False
-    backend: str = "auto"
+    backend: Backend = "auto"
     kernel: str | None = None
-    activation: str | None = None
+    activation: Activation | None = None
     class_a: type = bool
     class_b: type = bool
 
@@ -161,8 +200,11 @@ class Shapes(NamedTuple):
         return operands.expanded(operand, operand.ndim - 1) if self.row else operand
 
 
-def normalise(given: Given, options: Options) -> Call:
-    """Check every argument and build the Call. Does not write to out. Each error names the wrong argument."""
+def normalise(given: Given, options: Options, own: tuple[tuple[int, ...], ...] = ()) -> Call:
+    """Check every argument and build the Call. Does not write to out. Each error names the wrong argument.
+
+    own: the shapes of a and b for errors, if they differ from the shapes of the operands in `given`.
+    """
     if options.precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
     a, b, c, out, bias, *scales = given
@@ -175,7 +217,7 @@ def normalise(given: Given, options: Options) -> Call:
     types = _types(views, options)
     x, row = _matrix("a", views.a, options.trans_a, axis=0)
     y, column = _matrix("b", views.b, options.trans_b, axis=-1)
-    shapes = _shapes(x, y, row, column)
+    shapes = _shapes((x, row), (y, column), own or (views.a.shape, views.b.shape), options)
     z, added = _summands(views, types, shapes)
     x, y, k, alpha = _factors(x, y, types, shapes)
     target, direct, finish = _target(Given(x, y, z, views.out, added), shapes, types.kind, given)
@@ -238,18 +280,30 @@ def _on_device_as(kind: np.dtype[Any], name: str, operand: Operand | None) -> No
         raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
 
 
-def _shapes(x: Operand, y: Operand, row: bool, column: bool) -> Shapes:
+def _shapes(
+    left: tuple[Operand, bool], right: tuple[Operand, bool], own: tuple[tuple[int, ...], ...], options: Options
+) -> Shapes:
+    """The shapes of the product of two results of `_matrix`. `own`: the shapes that the caller passed, for errors."""
+    (x, row), (y, column) = left, right
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
     if k != rows:
+        left_name, right_name = ("op(a)", "op(b)") if options.trans_a or options.trans_b else ("a", "b")
         raise ValueError(
-            f"a is {m} × {k} and b is {rows} × {n}: the columns of a ({k}) and rows of b ({rows}) must agree"
+            f"{passed(own, options)}: the columns of {left_name} ({k}) and rows of {right_name} ({rows}) must agree"
         )
     batch, other = x.shape[:-2], y.shape[:-2]
     try:
         batch = batch if batch == other else np.broadcast_shapes(batch, other)
     except ValueError:
-        raise ValueError(f"the batches of a {batch} and b {other} do not broadcast") from None
+        raise ValueError(f"{passed(own, options)}: the batches of a {batch} and b {other} do not broadcast") from None
     return Shapes(m, n, k, batch, (*batch, *(() if row else (m,)), *(() if column else (n,))), row, column)
+
+
+def passed(own: tuple[tuple[int, ...], ...], options: Options) -> str:
+    """The shapes `own` of a and b that the caller passed, with the options that transpose them, for errors."""
+    flags = (f", trans_a={options.trans_a!r}", options.trans_a), (f", trans_b={options.trans_b!r}", options.trans_b)
+    of_a, of_b = (text if flag not in (False, "N", "n") else "" for text, flag in flags)
+    return f"a has shape {own[0]}{of_a} and b has shape {own[1]}{of_b}"
 
 
 def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | None, Operand | None]:
@@ -308,7 +362,11 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     Raises TypeError if an operand or out has a dtype that does not fit.
     """
     if asked is not None:
-        asked = np.dtype(operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked)
+        known = operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked
+        try:
+            asked = np.dtype(known)
+        except TypeError as error:
+            raise TypeError(f"dtype={asked!r} is no dtype: {error}") from error
     present = []
     for name, operand in given.items():
         if operand is not None:
@@ -394,15 +452,17 @@ def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
     m, n = shapes[:2]
     if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
         raise TypeError(f"bias has dtype {bias.dtype}, which the product's {kind} would not keep; convert it first")
+    given = bias.shape
     if bias.ndim == 1:
         bias = operands.expanded(bias, -1 if shapes.column else 0)
     if bias.shape not in ((1, n), (m, 1)):
-        raise ValueError(f"bias has shape {bias.shape}; of {m} × {n} it must be ({n},), (1, {n}) or ({m}, 1)")
+        length = m if shapes.column else n
+        raise ValueError(f"bias has shape {given}; of {m} × {n} it must be ({length},), (1, {n}) or ({m}, 1)")
     _on_device_as(kind, "bias", bias)
     return _kernel_ready(bias, kind)
 
 
-def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
+def transposes(name: str, trans: Trans) -> tuple[bool, bool]:
     """Whether the option trans_a or trans_b exchanges the last two axes, and whether it conjugates."""
     if isinstance(trans, str):
         if trans.upper() not in ("N", "T", "C"):
@@ -413,7 +473,7 @@ def transposes(name: str, trans: bool | str) -> tuple[bool, bool]:
     return bool(trans), False
 
 
-def _matrix(name: str, operand: Operand, trans: bool | str, axis: int) -> tuple[Operand, bool]:
+def _matrix(name: str, operand: Operand, trans: Trans, axis: int) -> tuple[Operand, bool]:
     """`operand` as a stack of matrices, transposed as `trans` says; and True if `operand` is a vector.
 
     A vector gets a new axis of length 1 at `axis` and is not transposed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from gemm.backends import registry
 from gemm.catalog import HOLDING
-from gemm.core.errors import delivering
+from gemm.core.errors import delivering, link
 from gemm.core.operands import extra, overlap
 from gemm.core.problem import EXTRA, DeviceView, Operand
 
@@ -56,14 +57,32 @@ def _tensor(array: Any, name: str) -> Operand:
     """A PyTorch tensor as an operand. A tensor of a type in EXTRA becomes an array of ml_dtypes' type, with the same
     bits.
     """
+    if rules := sys.modules.get("torch._dynamo.trace_rules"):
+        _untraced(rules)
     view = _on_device(array, name)
     if view is not None:
         return view
+    torch = sys.modules["torch"]
+    if array.requires_grad and torch.is_grad_enabled():
+        raise TypeError(
+            f"{name} requires a gradient, which gemm does not record; pass {name}.detach(), or call gemm in a "
+            f"torch.autograd.Function: {link('gradients')}"
+        )
     kind = str(array.dtype).partition(".")[2]
     if kind not in EXTRA:
         return _on_host(array, name)
     bits = extra(kind, f"{name} is a {kind} tensor")
-    return np.asarray(array.view(getattr(sys.modules["torch"], f"int{8 * bits.itemsize}"))).view(bits)
+    return np.asarray(array.view(getattr(torch, f"int{8 * bits.itemsize}"))).view(bits)
+
+
+@lru_cache(maxsize=1)
+def _untraced(rules: Any) -> None:
+    """Make torch.compile run gemm's Python functions as they are. Tracing them fails, for example at cffi's objects.
+
+    `rules` is the module torch._dynamo.trace_rules, which is loaded only in programs that use torch.compile.
+    """
+    with suppress(AttributeError):  # the function is not part of PyTorch's public interface
+        rules.add("gemm")
 
 
 KINDS = [
@@ -125,6 +144,8 @@ def _on_device(array: Any, name: str) -> DeviceView | None:
 
 
 def _on_host(array: Any, name: str) -> np.ndarray:
+    if array is None:
+        raise TypeError(f"{name} is None, which is no array")
     try:
         return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -25,7 +25,7 @@ from gemm.core.problem import Device
 from gemm.select import candidates, probe, verification
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KernelStatus:
     """The status of a catalog row on this machine.
 
@@ -46,6 +46,10 @@ class KernelStatus:
     devices: tuple[str, ...]
     row: Kernel
     untrusted: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        outcome = f"runs on {', '.join(self.devices)}" if self.available else f"not available: {self.reason}"
+        return f"<KernelStatus {self.name} {outcome}>"
 
 
 def kernels() -> list[KernelStatus]:

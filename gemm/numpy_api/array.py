@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -22,6 +22,11 @@ from gemm.frontend import interop, plan_cache
 from gemm.frontend.api import at_once as gemm
 from gemm.numpy_api import einsum as sums
 from gemm.numpy_api import tensordot as contractions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from gemm.frontend.arguments import Product
 
 Options = dict[str, Any]
 
@@ -288,7 +293,7 @@ def _made(array: np.ndarray, options: Options) -> Any:
 _PRODUCTS = {getattr(np, name): product for name, product in PRODUCTS.items() if hasattr(np, name)}
 
 
-def array(x: Any, **options: Any) -> Array:
+def array(x: Any, **options: Unpack[Product]) -> Array:
     """`x` as a `gemm.Array`, whose products gemm computes with `options`. The result is a view if `x` is a host array.
 
     Args:
@@ -298,12 +303,11 @@ def array(x: Any, **options: Any) -> Array:
     Raises:
         TypeError, ValueError: an argument is wrong.
     """
-    only_products(options)
-    if isinstance(x, Array):
-        options = {**x._options, **options}
+    asked: Options = {**options}
+    only_products(asked)
     view = interop.wrap(x, "x")
     if isinstance(view, DeviceView):
         raise TypeError(f"x lies on {view.device.key}; a gemm.Array is in host memory (gemm.gemm multiplies there)")
     made = view.view(Array)
-    made._options = options
+    made._options = {**x._options, **asked} if isinstance(x, Array) else asked
     return made

@@ -7,18 +7,31 @@ from __future__ import annotations
 import operator
 import string
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from gemm.core import numpy_original
 from gemm.core.problem import NARROW, DeviceView
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import common_dtype
+from gemm.frontend.arguments import Arithmetic, Host, common_dtype
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 from gemm.numpy_api.tensordot import Term, check, product, summed
 
 
+@overload
+def einsum(
+    *arguments: Host | str, out: np.ndarray | None = None, optimize: Any = True, dtype: DTypeLike | None = None,
+    **options: Unpack[Arithmetic],
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def einsum(
+    *arguments: Any, out: Any = None, optimize: Any = True, dtype: DTypeLike | None = None,
+    **options: Unpack[Arithmetic],
+) -> Any: ...  # fmt: skip
 def einsum(
     *arguments: Any, out: Any = None, optimize: Any = True, dtype: DTypeLike | None = None, **options: Any
 ) -> Any:

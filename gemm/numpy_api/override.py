@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.linalg import multi_dot
@@ -16,8 +16,15 @@ from numpy.linalg import multi_dot
 from gemm.frontend import plan_cache
 from gemm.numpy_api.array import PRODUCTS, Array, Frame, Options, active, array, inside, only_products
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def use(**options: Any) -> Using:
+    from gemm.frontend.arguments import Product
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def use(**options: Unpack[Product]) -> Using:
     """A context in which gemm computes NumPy's products.
 
         with gemm.use(backend="opencl"):
@@ -54,7 +61,7 @@ def use(**options: Any) -> Using:
         TypeError, ValueError: an option is wrong.
         BackendUnavailable: raised by a product if the backend or kernel that was named cannot run here.
     """
-    return Using(only_products(options))
+    return Using(only_products({**options}))
 
 
 class Using:
@@ -85,7 +92,7 @@ class Using:
         frame.live = False
         active.set(_live(active.get()))
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Function) -> Function:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function.__name__} is a generator, whose caller would be inside as well; write `with` within it"
@@ -103,7 +110,7 @@ class Using:
                 with self:
                     return function(*args, **kwargs)
 
-        return computing
+        return cast(Function, computing)
 
 
 def _live(frame: Frame | None) -> Frame | None:

@@ -13,15 +13,18 @@ import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from gemm.core.problem import DeviceView
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.api import at_once as gemm
-from gemm.frontend.arguments import common_dtype
+from gemm.frontend.arguments import Arithmetic, Host, common_dtype
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Labels = Sequence[Any]
 
@@ -35,6 +38,14 @@ def check(options: dict[str, Any]) -> None:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are dtype, {', '.join(OPTIONS)}")
 
 
+@overload
+def tensordot(
+    a: Host, b: Host, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> NDArray[Any]: ...
+@overload
+def tensordot(
+    a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> Any: ...
 def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, **options: Any) -> Any:
     """np.tensordot(a, b, axes), computed as one matrix product. Operands are copied only if their strides require it.
 
@@ -81,6 +92,14 @@ def _on_device(a: Any, b: Any, x: Axes, y: Axes, options: dict[str, Any]) -> Any
     return _shaped(gemm(left, right, **options), x.sizes(rows) + y.sizes(columns), "the result")
 
 
+@overload
+def vecdot(
+    x1: Host, x2: Host, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> NDArray[Any]: ...
+@overload
+def vecdot(
+    x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Unpack[Arithmetic]
+) -> Any: ...
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = None, **options: Any) -> Any:
     """The scalar products of vectors along `axis` of x1 and x2. x1 is conjugated; the other axes broadcast.
 
@@ -94,6 +113,8 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = Non
     check(options)
     plan_cache.settle()
     left, right = _last(x1, axis, "x1"), _last(x2, axis, "x2")
+    if left.shape[-1] != right.shape[-1]:
+        raise ValueError(f"x1 has length {left.shape[-1]} along axis {axis}, x2 {right.shape[-1]}: they must agree")
     if left.ndim == right.ndim == 1:
         return gemm(left, right, trans_a="C", dtype=dtype, **options)
     columns = [_shaped(x, (*x.shape, 1), name) for x, name in ((left, "x1"), (right, "x2"))]
@@ -103,7 +124,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, dtype: DTypeLike | None = Non
 
 def matrix_transpose(x: Any, /) -> Any:
     """A view of `x` with its last two axes exchanged. Raises ValueError if `x` has fewer than two axes."""
-    array = _array(x)
+    array = _array(x, "x")
     if array.ndim < 2:
         raise ValueError(f"x has {array.ndim} axes; a matrix has two or more")
     return _transposed(array, [*range(array.ndim - 2), array.ndim - 1, array.ndim - 2], "x")
@@ -113,7 +134,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """np.transpose: `a` with its axes in the order `axes`, or in reverse order. Arrays of other libraries use their own
     method.
     """
-    array = _array(a)
+    array = _array(a, "a")
     if isinstance(array, np.ndarray):
         return array.transpose(axes)
     return _transposed(array, range(array.ndim)[::-1] if axes is None else axes, "a")
@@ -140,14 +161,14 @@ def paired(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> tuple[list[int]
     return pairs[0], pairs[1]
 
 
-def _array(x: Any) -> Any:
+def _array(x: Any, name: str) -> Any:
     """`x` if it is an array of some library, else a NumPy array made from `x`."""
-    return x if hasattr(x, "ndim") else np.asarray(x)
+    return x if hasattr(x, "ndim") else interop.wrap(x, name)
 
 
 def _last(x: Any, axis: int, name: str) -> Any:
     """`x` with `axis` moved to the last position."""
-    array = _array(x)
+    array = _array(x, name)
     if not -array.ndim <= axis < array.ndim:
         raise np.exceptions.AxisError(axis, array.ndim, name)
     last = axis % array.ndim

@@ -283,7 +283,7 @@ MISTAKES = {
     "trans is a number": ((A, B), {"trans_b": 1.5}, TypeError, "trans_b"),
     "backend": ((A, B), {"backend": "gpu"}, ValueError, "backend.*cpu.*opencl.*cuda.*gpu"),
     "backend is None": ((A, B), {"backend": None}, ValueError, "backend"),
-    "kernel": ((A, B), {"kernel": "sgemm"}, ValueError, "kernel.*sgemm_scalar_4x4"),
+    "kernel": ((A, B), {"kernel": "sgemm"}, ValueError, "kernel.*mean.*sgemm_"),
     "kernel of another dtype": ((A, B), {"kernel": "sgemm_scalar_4x4"}, TypeError, "multiplies float32, not float64"),
     "kernel of another backend": ((A, B), {"kernel": "dgemm_scalar_4x4", "backend": "opencl"}, ValueError,
                                   "does not belong"),
@@ -294,7 +294,14 @@ MISTAKES = {
     "strings": ((A, np.array([["x"] * 2] * 4)), {}, TypeError, r"\bb\b"),
     "dates": ((A, np.zeros((4, 2), "M8[s]")), {}, TypeError, r"\bb\b"),
     "ragged list": (([[1, 2], [3]], B), {}, (TypeError, ValueError), r"\ba\b"),
-    "nothing": ((None, B), {}, TypeError, r"\ba\b"),
+    "nothing": ((None, B), {}, TypeError, "a is None"),
+    "nothing as b": ((A, None), {}, TypeError, "b is None"),
+    "the shape before transposing": ((A, B), {"trans_a": True}, ValueError,
+                                     r"a has shape \(3, 4\), trans_a=True.*op\(a\) \(3\)"),
+    "the shape of a vector": ((A[0], np.ones(3)), {}, ValueError, r"a has shape \(4,\) and b has shape \(3,\):"),
+    "the whole shape of batches": ((np.ones((2, 3, 4)), np.ones((3, 4, 2))), {}, ValueError,
+                                   r"a has shape \(2, 3, 4\) and b has shape \(3, 4, 2\)"),
+    "dtype of no type": ((A, B), {"dtype": "float23"}, TypeError, "dtype='float23' is no dtype"),
     "dtype of no number": ((A, B), {"dtype": "U3"}, TypeError, "dtype"),
 }  # fmt: skip
 
@@ -318,6 +325,25 @@ def test_mistakes_count_on_empty_products_too(shapes):
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name.replace("beta", "c")):
             gemm.gemm(a, b, **{name: value})
+
+
+def test_mistakes_of_the_other_functions_name_their_arguments():
+    for call, kind, pattern in (
+        (
+            lambda: gemm.vecdot(np.ones((2, 3)), np.ones((2, 4))),
+            ValueError,
+            "x1 has length 3 along axis -1, x2 4",
+        ),
+        (lambda: gemm.vecdot(None, A), TypeError, "x1 is None"),
+        (lambda: gemm.tensordot(A, None), TypeError, "b is None"),
+        (lambda: gemm.einsum("ij,jk", A, None), TypeError, "operand 1 is None"),
+        (lambda: gemm.gemm_many([A, None], [B, B]), TypeError, "product 1: a is None"),
+        (lambda: gemm.prepare(None), TypeError, "b is None"),
+        (lambda: gemm.plan(A, B)(A, np.ones((4, 3))), ValueError, "products with n=2, not 3: make a new plan"),
+        (lambda: gemm.gemm(A, B[:, 0], bias=np.ones(7)), ValueError, r"bias has shape \(7,\).*must be \(3,\)"),
+    ):
+        with pytest.raises(kind, match=pattern):
+            call()
 
 
 def test_positions_of_arguments():

@@ -44,7 +44,7 @@ def test_a_tensor_of_a_type_that_numpy_lacks_is_read_by_its_bits(monkeypatch, na
         pytest.importorskip("ml_dtypes")
 
     class Tensor:
-        dtype = f"torch.{name}"
+        dtype, requires_grad = f"torch.{name}", False
 
         def view(self, kind):
             return np.array([bits], kind)
@@ -56,6 +56,21 @@ def test_a_tensor_of_a_type_that_numpy_lacks_is_read_by_its_bits(monkeypatch, na
     operand = interop.wrap(Tensor(), "a")
     assert operand.dtype.name == name
     assert float(operand[0]) == 1
+
+
+def test_a_tensor_that_requires_a_gradient_is_refused(monkeypatch):
+    class Tensor:
+        dtype, requires_grad = "torch.float32", True
+
+        def __array__(self, *_, **__):
+            return np.ones((2, 2), np.float32)
+
+    torch = SimpleNamespace(Tensor=Tensor, is_grad_enabled=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(TypeError, match=r"b requires a gradient.*pass b\.detach\(\).*use\.md#gradients"):
+        gemm.gemm(np.eye(2), Tensor())
+    torch.is_grad_enabled = lambda: False
+    assert (interop.wrap(Tensor(), "a") == 1).all()
 
 
 def test_products_of_a_prepared_b_are_made_elsewhere():

@@ -1,5 +1,7 @@
 """The report is one well-formed page that loads nothing; what a browser makes of it, ci/check_report.py sees."""
 
+import copy
+import pickle
 from html.parser import HTMLParser
 
 import numpy as np
@@ -106,5 +108,32 @@ def test_files(tmp_path, capsys):
 
 def test_plans_in_notebooks():
     shown = gemm.plan(np.ones((4, 4)), np.ones((4, 4)), backend="cpu")._repr_html_()
-    assert shown.startswith("<pre>")
+    assert shown.startswith("<p>4 × 4 × 4 float64, operands on host</p><table><tr>")
     assert "chosen: " in shown
+    assert '<td style="text-align: left">→</td>' in shown
+
+
+def test_representations_are_one_readable_line(recorded):
+    plan = gemm.plan(np.ones((4, 4)), np.ones((4, 4)), backend="cpu")
+    possible, impossible = (
+        next(c for c in gemm.plan(np.ones((4, 4)), np.ones((4, 4))).candidates if bool(c.why_not) is refused)
+        for refused in (False, True)
+    )
+    for shown, start in (
+        (plan, f"<GemmPlan {plan.kernel} on cpu:0, about "),
+        (plan._plan, f"<Plan {plan.kernel} on cpu:0, about "),
+        (possible, f"<Candidate {possible.kernel.name} on {possible.device.key}: about "),
+        (impossible, f"<Candidate {impossible.kernel.name} on {impossible.device.key}: {impossible.why_not}>"),
+        (Comparison.load(recorded), "<Comparison of "),
+        (gemm.kernels()[0], f"<KernelStatus {gemm.kernels()[0].name} "),
+    ):
+        assert repr(shown).startswith(start)
+        assert "\n" not in repr(shown)
+        assert len(repr(shown)) < 200
+
+
+def test_a_plan_is_copied_as_itself_and_not_pickled():
+    plan = gemm.plan(np.ones((4, 4)), np.ones((4, 4)), backend="cpu")
+    assert copy.copy(plan) is copy.deepcopy(plan) is plan
+    with pytest.raises(TypeError, match=r"cannot be pickled.*call gemm\.plan where"):
+        pickle.dumps(plan)
