@@ -74,7 +74,8 @@ sed -n '/\.whl$/,$p' "$work/foreign.log" | grep -v '^\['
 
 run_engine() { # COMMAND...: run it; it must succeed within 240 s
     local status=0
-    echo | timeout --kill-after=10 240 "$@" || status=$? # Python for Windows does not start with /dev/null as its input
+    # Wine's Python starts only if its input and its output are pipes: not with /dev/null, and not with a file.
+    echo | timeout --kill-after=10 240 "$@" 2>&1 | cat || status=$?
     case $status in
         0) ;;
         124 | 137) die "$* has not ended after 240 s" ;;
