@@ -88,6 +88,8 @@ if not TYPE_CHECKING:  # type checkers know the modules themselves
         """
 
         def __getattr__(self, name: str) -> object:
+            if name.startswith("__"):  # inspect and doctest ask all modules for __wrapped__
+                raise AttributeError(name)
             return getattr(importlib.import_module(self.__name__), name)
 
     compare, dask = _Later("gemm.compare"), _Later("gemm.dask")

@@ -118,7 +118,7 @@ def test_notebook():
     nbclient.NotebookClient(notebook, timeout=300).execute()
     shown = ["".join(output.data.get("text/html", "")) for cell in code for output in cell.outputs if "data" in output]
     assert any("gemm-compare" in html and "<svg" in html for html in shown)
-    assert any(html.startswith("<pre>256 × 256 × 256 float32") for html in shown)
+    assert any(html.startswith("<p>256 × 256 × 256 float32") for html in shown)
 
 
 # docs/write-a-kernel.md: one file and one row, in a copy of the package.

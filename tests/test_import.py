@@ -50,6 +50,16 @@ def test_its_own_modules(brought):
     assert not [name for name in brought[0] if name.startswith(LATER)]
 
 
+def test_a_look_at_a_module_that_takes_long_does_not_load_it():
+    python("""
+import inspect, sys, gemm
+for module in (gemm.compare, gemm.dask):
+    assert inspect.unwrap(module) is module
+    assert repr(module) and dir(module)
+assert not {"gemm.compare", "gemm.dask"} & sys.modules.keys()
+""")
+
+
 @pytest.mark.parametrize("path", ["compare.compare", "compare.Comparison", "dask.gemm", "dask.chunks.least_side",
                                   "numpy_api.namespace.matmul", "frontend.inventory.KernelStatus"])  # fmt: skip
 def test_documented_paths_work_after_import_gemm_alone(path):
