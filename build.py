@@ -84,7 +84,7 @@ def compile_all(sources: Sequence[str], compile_one: Callable[[str], Any]) -> li
             for done in as_completed(running):
                 results[running[done]] = done.result()
                 print(f"[{len(results)}/{len(sources)}] {running[done]}", flush=True)
-        except BaseException:
+        except BaseException:  # any, Ctrl-C too: without this, the pool would compile all other files first
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [results[source] for source in sources]
