@@ -1,9 +1,10 @@
 # Run test suites of other projects with their products computed by gemm (tests/suites): those of NumPy and opt_einsum,
 # and those of the array API. No registry has data-apis' own array-api-tests; the available tests come with
-# array-api-compat's sdist and with array-api-strict.
+# array-api-compat's sdist and with array-api-strict. Then check the types of a program that calls gemm with mypy and
+# pyright.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 conformance_venv
-mapfile -t tools < <(requirements test opt_einsum array-api-strict)
+mapfile -t tools < <(requirements dev opt_einsum array-api-strict mypy pyright)
 work=$CI_WORK/suites
 mkdir -p "$work"
 retry "$CI_WORK/uv/bin/pip" download -qq --no-deps --no-binary array-api-compat --dest "$work" array-api-compat
@@ -30,4 +31,8 @@ suite "opt_einsum, backend gemm" 7500 6000 --xfails "$SOURCE/tests/suites/opt_ei
 suite "array-api-compat, gemm.numpy_api.namespace" 80 0 --xfails "$SOURCE/tests/suites/array_api_compat.xfails" --through namespace \
     tests -k "numpy and not cupy and not torch and not jax and not dask"
 suite "array-api-strict, within gemm.use" 750 2 --pyargs array_api_strict
+say "the types of a program that calls gemm"
+retry "$PYTHON" -m pyright --version # PyPI's package fetches the program from npm
+(cd "$SOURCE" && "$PYTHON" -m pytest -q -rs tests/frontend/test_types.py) | tee "$work/types.log" || failed+=("types")
+! grep '^SKIPPED' "$work/types.log" || die "all of them can run here"
 [[ ${#failed[@]} == 0 ]] || die "failed: ${failed[*]}"

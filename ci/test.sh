@@ -7,8 +7,8 @@ copy_source "$CI_WORK/test"
 cd "$CI_WORK/test"
 own_opencl "$PWD/.venv"
 say "$test_command"
-# The job docs runs tests/test_documents.py, with all that it needs.
-PYTEST_ADDOPTS="-n 2 --ignore tests/test_documents.py --kernel-report=$CI_REPORTS/test.kernels.json" bash -c "$test_command"
+# The job docs runs tests/test_documents.py and tests/test_document_commands.py, with all that they need.
+PYTEST_ADDOPTS="-n 2 --ignore-glob tests/test_document* --kernel-report=$CI_REPORTS/test.kernels.json" bash -c "$test_command"
 .venv/bin/python ci/facts.py >"$CI_REPORTS/test.facts.json"
 
 copy_source "$CI_WORK/run"

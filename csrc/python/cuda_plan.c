@@ -19,7 +19,8 @@ PyObject *gemm_sequences;
 typedef struct {
     PyObject *kind; /* never released, so that no other class gets the address of this class */
     const exchange *api;
-    PyObject *is_neg;       /* with `api`: the name of a method */
+    PyObject *is_neg, *requires_grad; /* with `api`: the names of a method and of an attribute */
+    PyObject *records;      /* with `api`: records() returns whether the library records gradients now; None: never */
     PyObject *names[NAMES]; /* without `api`: the names of the attributes, see `reads`; OWNER may be NULL */
     PyObject *stream; /* without `api`: stream(device) returns the stream for the arrays, or None: the legacy stream */
 } reader;
@@ -33,6 +34,18 @@ typedef struct {
     Py_ssize_t type, size, device, axes, shape[MOST_AXES], strides[MOST_AXES];
 } metadata;
 
+/* Returns whether the library would record a gradient for a product of the array; -1 with an error set on failure. */
+static int recorded(const reader *from, PyObject *array) {
+    if (from->records == Py_None) return 0;
+    PyObject *found = PyObject_GetAttr(array, from->requires_grad);
+    if (found == Py_True) {
+        Py_DECREF(found);
+        found = PyObject_CallObject(from->records, NULL);
+    }
+    Py_XDECREF(found); /* True and False outlive this */
+    return found ? found != Py_False : -1;
+}
+
 /* Reads an array through the exchange API. Returns 0 without an error for an array that cannot be multiplied here. */
 static int read_exchanged(const reader *from, PyObject *array, metadata *to) {
     dl_tensor x;
@@ -42,7 +55,7 @@ static int read_exchanged(const reader *from, PyObject *array, metadata *to) {
         return 0;
     PyObject *negated = PyObject_CallMethodObjArgs(array, from->is_neg, NULL);
     Py_XDECREF(negated);
-    if (negated != Py_False) return 0;
+    if (negated != Py_False || recorded(from, array)) return 0;
     to->data = (char *)x.data + x.offset;
     to->type = (Py_ssize_t)x.code << 8 | x.bits, to->size = x.bits / 8, to->device = x.device, to->axes = x.axes;
     for (int axis = 0; axis < x.axes; axis++)
@@ -206,14 +219,16 @@ PyObject *gemm_device_repeat(const slot *known, PyObject *const *given, extent *
 }
 
 PyDoc_STRVAR(reads_doc,
-             "reads(kind, source, stream=None, /)\n--\n\n"
+             "reads(kind, source, stream=None, records=None, /)\n--\n\n"
              "From now on read the CUDA arrays of the class `kind`.\n"
              "\n"
              "source: the class's __dlpack_c_exchange_api__, or the names of six attributes: shape, strides in bytes, "
              "dtype, owner, address, device. The address and the number of the device are attributes of the owner, "
              "which is the array itself if that name is None.\n"
              "stream: stream(device) returns the stream for the arrays. None: the legacy stream. Not used with an "
-             "exchange API, which tells the stream itself.");
+             "exchange API, which tells the stream itself.\n"
+             "records: with an exchange API, records() returns whether the library records gradients now. Arrays whose "
+             "requires_grad is true are then not read.");
 
 /* Fills in how the arrays of a class are read. Returns 0 with an error set on failure. */
 static int read_source(PyObject *source, reader *to) {
@@ -225,22 +240,28 @@ static int read_source(PyObject *source, reader *to) {
     }
     to->api = (const exchange *)PyCapsule_GetPointer(source, "dlpack_exchange_api");
     while (to->api && to->api->major != 1) to->api = (const exchange *)to->api->older;
-    if (to->api && to->api->read && to->api->stream) return (to->is_neg = PyUnicode_InternFromString("is_neg")) != NULL;
+    if (to->api && to->api->read && to->api->stream) {
+        to->is_neg = PyUnicode_InternFromString("is_neg");
+        to->requires_grad = PyUnicode_InternFromString("requires_grad");
+        return to->is_neg && to->requires_grad;
+    }
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the exchange is of another version");
     return 0;
 }
 
 static PyObject *reads(PyObject *module, PyObject *arguments) {
     PyObject *source;
-    reader fresh = {.stream = Py_None};
+    reader fresh = {.stream = Py_None, .records = Py_None};
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "O!O|O:reads", &PyType_Type, &fresh.kind, &source, &fresh.stream)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "O!O|OO:reads", &PyType_Type, &fresh.kind, &source, &fresh.stream, &fresh.records))
+        return NULL;
     if (!read_source(source, &fresh)) return NULL;
     int at = 0;
     while (at < kinds && readers[at].kind != fresh.kind) at++;
     if (at == MOST_KINDS) return PyErr_Format(PyExc_ValueError, "at most %d classes can be read", MOST_KINDS);
     Py_INCREF(fresh.kind);
     Py_INCREF(fresh.stream);
+    Py_INCREF(fresh.records);
     readers[at] = fresh;
     if (at == kinds) kinds++;
     Py_RETURN_NONE;

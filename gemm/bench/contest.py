@@ -6,6 +6,7 @@ A sample starts only when other libraries' threads have gone to sleep, and the t
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import statistics
 import sys
@@ -29,9 +30,11 @@ OWN = frozenset(BACKENDS) - {"numpy"}
 contestant that follows."""
 SAMPLE = 5e-4
 """The shortest time of a sample in seconds. Shorter products are repeated within a sample."""
-WAKING = 0.006
-"""Seconds of untimed calls before a sample. The operating system may wake all threads on one core, and distribute them
-over the cores only at its next scheduler tick, after 4 ms on many systems."""
+WAKING, PLACING, PLACED = 0.006, 0.3, 2.0
+"""Seconds of untimed calls before a sample: WAKING at least, and until a call takes at most PLACED times as long as the
+contestant's fastest call, but PLACING at most. The operating system may wake several threads on one core. A thread that
+spins then takes the core away from a thread that computes, until a scheduler tick (4 ms on many systems) distributes
+the threads over the cores."""
 SETTLED, SETTLING = 0.02, 1.0
 """A GPU's clocks have settled when two successive medians differ by at most the fraction SETTLED. SETTLING is the limit
 in seconds."""
@@ -78,6 +81,7 @@ class Contestant:
         cold: seconds of the first call for the shape. That call compiles or loads the kernel if the kernel was not yet
             in use.
         host, resident: seconds per product, one value for each sample. `resident` is empty without `launch`.
+        fastest: seconds of the fastest untimed call.
         unsettled: the number of resident samples that were taken although the GPU's clocks had not settled.
         worst: the largest error of the checked elements in units of the bound; inf for NaN; None before the check.
         sha256: the hash of the result's bits.
@@ -94,6 +98,7 @@ class Contestant:
     host: list[float] = field(default_factory=list)
     resident: list[float] = field(default_factory=list)
     unsettled: int = 0
+    fastest: float = math.inf
     worst: float | None = None
     sha256: str = ""
 
@@ -112,12 +117,15 @@ def timed(call: Callable[[], Any], times: int = 1) -> float:
     return (time.perf_counter() - start) / times
 
 
-def warm(call: Callable[[], Any]) -> None:
-    """Call `call` untimed until WAKING seconds have passed; at least one call."""
-    end = time.perf_counter() + WAKING
-    call()
-    while time.perf_counter() < end:
-        call()
+def warm(call: Callable[[], Any], fastest: float = math.inf) -> float:
+    """Call `call` as WAKING says; at least once. Returns the smaller one of `fastest` and the seconds of a call."""
+    start = time.perf_counter()
+    while True:
+        last = timed(call)
+        fastest = min(fastest, last)
+        passed = time.perf_counter() - start
+        if passed >= WAKING and (last <= PLACED * fastest or passed >= PLACING):
+            return fastest
 
 
 def settle() -> float:
@@ -187,7 +195,8 @@ def compete(contestants: Iterable[Contestant], pace: Pace, warmup: int, step: Ca
                 settle()
             foreign_before = foreign
             if seconds < LONG:
-                warm(one.call)
+                one.fastest = warm(one.call, one.fastest)
+                seconds = min(seconds, one.fastest)
             one.host.append(timed(one.call, _repeats(seconds)))
             if one.launch:
                 sample = partial(timed, one.launch, _repeats(resident))

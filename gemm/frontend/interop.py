@@ -59,15 +59,15 @@ def _tensor(array: Any, name: str) -> Operand:
     """
     if rules := sys.modules.get("torch._dynamo.trace_rules"):
         _untraced(rules)
-    view = _on_device(array, name)
-    if view is not None:
-        return view
     torch = sys.modules["torch"]
     if array.requires_grad and torch.is_grad_enabled():
         raise TypeError(
             f"{name} requires a gradient, which gemm does not record; pass {name}.detach(), or call gemm in a "
             f"torch.autograd.Function: {link('gradients')}"
         )
+    view = _on_device(array, name)
+    if view is not None:
+        return view
     kind = str(array.dtype).partition(".")[2]
     if kind not in EXTRA:
         return _on_host(array, name)

@@ -1,5 +1,6 @@
-"""What mypy finds in programs that call gemm: the types of results, and wrong options."""
+"""What mypy and pyright find in programs that call gemm: the types of results, and wrong options."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,8 +8,6 @@ import sys
 
 import pytest
 from helpers import PACKAGE, ROOT
-
-pytest.importorskip("mypy")
 
 HEAD = """
 from typing import Any
@@ -73,34 +72,61 @@ WRONG = [
 ]
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """{line of the program: what mypy says about it}."""
-    folder = tmp_path_factory.mktemp("typed")
-    program = folder / "program.py"
-    lines = [*(f"reveal_type({call})" for call in RESULTS), *WRONG]
-    program.write_text(HEAD.lstrip() + "\n".join(lines) + "\n", encoding="utf-8")
+PROGRAM = [*(f"reveal_type({call})" for call in RESULTS), *WRONG]
+
+
+def mypy(folder):
+    """(line number, what mypy says about the line) of the program in the folder."""
     # mypy finds an installed package itself, and refuses its folder in MYPYPATH.
     environment = {**os.environ, **({"MYPYPATH": str(ROOT)} if PACKAGE == ROOT else {})}
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={folder / 'cache'}", program]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        f"--cache-dir={folder / 'cache'}",
+        "program.py",
+    ]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    said = re.findall(r"^program\.py:(\d+): (.*)$", done.stdout, re.MULTILINE)
+    assert said, done.stdout + done.stderr
+    return [(int(number), text) for number, text in said]
+
+
+def pyright(folder):
+    """The same from pyright."""
+    paths = [] if PACKAGE != ROOT else [str(ROOT)]
+    settings = {"typeCheckingMode": "strict", "extraPaths": paths, "reportUnusedExpression": "none"}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", "program.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return [(each["range"]["start"]["line"] + 1, f"{each['severity']}: {each['message']}") for each in found]
+
+
+@pytest.fixture(scope="module", params=[mypy, pyright], ids=lambda checker: checker.__name__)
+def found(tmp_path_factory, request):
+    """{line of the program: what the type checker says about it}."""
+    pytest.importorskip(request.param.__name__, reason="it is a type checker")
+    folder = tmp_path_factory.mktemp("typed")
+    (folder / "program.py").write_text(HEAD.lstrip() + "\n".join(PROGRAM) + "\n", encoding="utf-8")
     first = HEAD.lstrip().count("\n") + 1
     said: dict[str, str] = {}
-    for number, text in re.findall(r"^program\.py:(\d+): (.*)$", done.stdout, re.MULTILINE):
-        assert int(number) >= first, done.stdout + done.stderr
-        said.setdefault(lines[int(number) - first], text)
-    assert said, done.stdout + done.stderr
+    for number, text in request.param(folder):
+        assert number >= first, text
+        said.setdefault(PROGRAM[number - first], text)
+    assert len(said) == len(PROGRAM)
     return said
 
 
 @pytest.mark.parametrize("call", RESULTS)
 def test_results_have_the_operands_type(found, call):
-    said = found[f"reveal_type({call})"].removeprefix("note: Revealed type is ").strip('"')
+    # mypy quotes the type alone, pyright the expression, too. Other quotation marks are of Literal.
+    said = re.sub(r"(\w+\.)+", "", found[f"reveal_type({call})"].rpartition(' is "')[2].rstrip('"'))
     # The details of an array's type depend on NumPy's version; only its class counts.
-    assert (
-        re.sub(r"(\w+\.)+", "", re.sub(r"ndarray\[tuple\[.*?\], numpy\.dtype\[Any\]\]", "ndarray", said))
-        == RESULTS[call]
-    )
+    arrays = r"ndarray\[tuple\[.*?\], dtype\[Any\]\]|NDArray\[Any\]|ndarray\[_AnyShape, dtype\[Any\]\]"
+    assert re.sub(arrays, "ndarray", said) == RESULTS[call]
 
 
 @pytest.mark.parametrize("call", WRONG)

@@ -65,12 +65,13 @@ class Library:
 
 
 class _Torch(Library):
-    """PyTorch's tensors, which are used as if they were detached: no gradient flows through a product."""
+    """PyTorch's tensors. interop refuses tensors for which PyTorch would record a gradient."""
 
     def __init__(self) -> None:
         self._torch = torch = sys.modules["torch"]
         self.kind, exchange = torch.Tensor, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        self.native = exchange is not None and _read_in_c(torch.Tensor, exchange)
+        self._records = torch.is_grad_enabled
+        self.native = exchange is not None and _read_in_c(torch.Tensor, exchange, records=self._records)
         self.address = torch.Tensor.data_ptr  # type: ignore[method-assign]
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times as fast as the public API
         self._dtypes: dict[Any, np.dtype[Any]] = {}
@@ -92,7 +93,8 @@ class _Torch(Library):
         return DeviceView(*place, dtype, devices()[array.get_device()], self.stream(array))
 
     def facts(self, x: Any) -> Any:
-        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj()
+        recorded = x.requires_grad and self._records()
+        return x.shape, x.stride(), x.dtype, x.get_device(), x.is_neg(), x.is_conj(), recorded
 
     def stream(self, x: Any) -> int:
         if self._raw_stream is None:
@@ -182,7 +184,9 @@ def module() -> Any:
         return None
 
 
-def _read_in_c(kind: type, source: Any, stream: Callable[[int], int] | None = None) -> bool:
+def _read_in_c(
+    kind: type, source: Any, stream: Callable[[int], int] | None = None, records: Callable[[], bool] | None = None
+) -> bool:
     """Make gemm._memo read arrays of the class `kind` (see gemm._memo.reads). Return whether gemm._memo can read them.
 
     Args:
@@ -190,11 +194,12 @@ def _read_in_c(kind: type, source: Any, stream: Callable[[int], int] | None = No
             attributes.
         stream: a function that takes a GPU's ordinal and returns that GPU's current stream. None: gemm uses the stream
             that the exchange API returns or, with attribute names, the legacy stream.
+        records: with the exchange API, a function that returns whether the library records gradients now.
     """
     if module() is None:
         return False
     try:
-        module().reads(kind, source, stream)
+        module().reads(kind, source, stream, records)
     except ValueError:  # gemm does not know this version of the exchange API
         return False
     return True

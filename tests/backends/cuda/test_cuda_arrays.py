@@ -12,6 +12,7 @@ from helpers import rand
 from gemm.backends.cuda import array_metadata, arrays
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device
+from gemm.frontend import interop
 
 
 class Gpu:
@@ -278,7 +279,7 @@ class Tensor:
 
     def __init__(self, dtype="float32", **changes):
         self.dtype, self.shape, self.is_cuda, self.layout = f"torch.{dtype}", (3, 4), True, "strided"
-        self.conj_bit = self.neg_bit = False
+        self.conj_bit = self.neg_bit = self.requires_grad = False
         self.device = "cuda:1"
         self.__dict__.update(changes)
 
@@ -320,7 +321,7 @@ def torch(monkeypatch):
     vars(module).update(
         Tensor=Tensor, strided="strided", version=SimpleNamespace(cuda="13.0"), empty=empty, made=made,
         _C=SimpleNamespace(_cuda_getCurrentRawStream={0: 0, 1: 77}.__getitem__),
-        float32="float32", bfloat16="bfloat16", int32="int32",
+        float32="float32", bfloat16="bfloat16", int32="int32", is_grad_enabled=lambda: True,
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", module)
     forget()
@@ -336,6 +337,18 @@ def test_torch_tensors(torch):
         seen(Tensor(layout="sparse"))
     with pytest.raises(TypeError, match="a has dtype qint8"):
         seen(Tensor("qint8"))
+
+
+def test_torch_tensors_that_require_a_gradient_are_refused(torch):
+    tensor = Tensor(requires_grad=True)
+    for name in ("a", "b", "out"):
+        with pytest.raises(TypeError, match=rf"{name} requires a gradient.*pass {name}\.detach"):
+            interop.wrap(tensor, name)
+    reader = array_metadata.repeatable(Tensor)
+    known = reader.facts(tensor)
+    torch.is_grad_enabled = lambda: False
+    reader._records = torch.is_grad_enabled
+    assert reader.facts(tensor) != known, "a repeated product takes the full path, too"
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])

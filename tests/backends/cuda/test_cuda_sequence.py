@@ -263,7 +263,7 @@ class Tensor:
 
     def __init__(self, address, *shape, strides=(), code=2, device=0):
         strides = strides or tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
-        self.address, self.code, self.device, self.negated = address, code, device, False
+        self.address, self.code, self.device, self.negated, self.requires_grad = address, code, device, False, False
         self.shape, self.strides = ((ctypes.c_int64 * len(shape))(*values) for values in (shape, strides))
 
     def is_neg(self):
@@ -313,7 +313,7 @@ class Lesson:
 
     def __init__(
         self, *, reads_c = False, with_c = None, kept = 0, new = False, rounds = "f4",
-        form = "f", alpha = 1,
+        form = "f", alpha = 1, records = None,
     ):  # fmt: skip
         memo = array_metadata.module()
         if memo is None:
@@ -322,7 +322,7 @@ class Lesson:
         step = (0xAC0, 1, 1, 256, 1, 0, 0, bytes(80), 48, ((0, 0, 0), (8, 1, 0), (16, 2, 0), (24, 3, 0)), ())
         self.sequence = memo.Sequence(self.fake.addresses, CONTEXT, 0, 0, (0, 0), (step,))
         native = importlib.import_module("gemm._memo")
-        native.reads(Tensor, capsule())
+        native.reads(Tensor, capsule(), None, records)
         self.memo = native.Memo(1, 4)
         self.a, self.b, self.out = (Tensor(at, 4, 6) for at in (0x1000, 0x2000, 0x4000))
         device = form, kept, 0, 96, 15, 15, 15, 3
@@ -428,6 +428,24 @@ def test_memo_leaves_the_rest_to_the_long_way():
         unlike, b, None, out, None, 1.0, 0.0, plan_cache.since(), None, 0, "f4", 1.0, known.sequence, None, None, device
     )
     assert known.memo.known() == 1
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_memo_leaves_tensors_that_require_a_gradient_to_the_full_path(which):
+    """The full path refuses them. Where the library records no gradients, they are operands like others."""
+    recording, asked = [True], []
+    c = Tensor(0x6000, 4, 6)
+    known = Lesson(reads_c=True, with_c=c, records=lambda: asked.append(1) or recording[0])
+    arrays = [known.a, known.b, c, known.out]
+    assert known.run(*arrays, 1.0, 1.0) is known.out
+    assert not asked, "only a tensor that requires a gradient asks"
+    arrays[which].requires_grad = True
+    assert known.run(*arrays, 1.0, 1.0) is None
+    recording[0] = False
+    assert known.run(*arrays, 1.0, 1.0) is known.out
+    assert len(known.fake.said) == 2
+    del arrays[which].requires_grad
+    assert known.run(*arrays, 1.0, 1.0) is None
 
 
 def test_products_of_the_host_and_of_a_device_are_told_apart():
