@@ -13,6 +13,7 @@ is null:
     contestants {contestant: its description}
     absent      {peer (another library) or backend: why it is missing}
     roofs       {device key: {gflops, gflops_basis, memory_gbs, memory_basis}}: the peaks of the roofline
+    links       {device key: {to_pageable_gbs, from_pageable_gbs, to_locked_gbs, from_locked_gbs, launch_s}}
     results     [{family, name, series, size, m, n, k, batch, contestant, backend, device, kernel, mode, products,
                   measured, seconds, spread, unsettled, gflops, percent_of_peak, worst_error, valid, error, samples_s}]
     thresholds  [{series, contestant, mode, products, size, below, sizes, verdicts, ratios}]

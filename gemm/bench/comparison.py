@@ -11,7 +11,7 @@ from typing import Any
 from gemm.bench import report, verdicts
 from gemm.bench.contest import Pace, Watch
 from gemm.bench.contestants import PEERS, Field
-from gemm.bench.peaks import roofs
+from gemm.bench.peaks import links, roofs
 from gemm.bench.products import FAMILIES, Arithmetic, Case, Shape, cases
 from gemm.bench.sweep import PACES, Sweep
 from gemm.bench.verdicts import Row
@@ -113,19 +113,19 @@ def compare(
     if devices is None:
         devices, missing = all_devices()
     chosen = list(products or cases(families, quick=quick, sizes=sizes))
+    probe.facts()  # otherwise the watch would count the probe's processes as processes of others
     first, watch = head(), Watch()
     field = Field.of(devices, peers, arithmetic)
     known, pace = roofs(devices, arithmetic.dtype), pace or PACES[quick]
     peaks = {key: roof["gflops"] for key, roof in known.items() if roof["gflops"]}
-    rows, left_out = Sweep(field, pace, arithmetic, peaks, lambda text: step(text, 0)).run(
-        chosen, lambda case: step(str(case.shape), 1)
-    )
+    sweep = Sweep(field, pace, arithmetic, peaks, lambda text: step(text, 0))
+    rows, left_out = sweep.run(chosen, lambda case: step(str(case.shape), 1))
     return Comparison({
         "schema": SCHEMA, **first, **asdict(arithmetic), "quick": quick,
         "families": list(dict.fromkeys(case.family for case in chosen)),
-        "rounds": max((len(row["samples_s"]) for row in rows), default=0),
-        "method": METHOD, "devices": list(map(device_facts, devices)),
-        "contestants": field.about, "absent": (missing or {}) | field.missing(rows), "roofs": known, "results": rows,
+        "rounds": max((len(row["samples_s"]) for row in rows), default=0), "method": METHOD,
+        "devices": list(map(device_facts, devices)), "contestants": field.about,
+        "absent": (missing or {}) | field.missing(rows), "roofs": known, "links": links(devices), "results": rows,
         "thresholds": verdicts.thresholds(rows), "choice": choices(arithmetic), "left_out": left_out,
         "quiet": watch.facts(verdicts.spreads(rows)),
     })  # fmt: skip

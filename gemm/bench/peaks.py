@@ -125,6 +125,11 @@ def _opencl(device: Device, dtype: str) -> Peak | None:
     return Peak(best, "measured: multiply-adds of vectors without memory accesses")
 
 
+def links(devices: Iterable[Device]) -> dict[str, dict[str, float]]:
+    """{device key: its `link`} of the devices that have one."""
+    return {device.key: found for device in devices if (found := link(device))}
+
+
 @cache
 def link(device: Device) -> dict[str, float] | None:
     """The rates of transfers between host and device, and the latency of a launch, by the names of LINKS.

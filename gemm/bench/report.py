@@ -14,6 +14,7 @@ from string import Template
 from typing import Any
 
 from gemm.bench import charts, text, verdicts
+from gemm.bench.peaks import LINKS
 from gemm.bench.products import FAMILIES, FLOAT32, Arithmetic, Shape
 from gemm.bench.sweep import REPEATS
 from gemm.bench.verdicts import Row, find, offloaded
@@ -22,10 +23,21 @@ THRESHOLDS = (
     "Each number is the smallest size from which a device stays ahead of the cpu backend; the number in brackets is "
     "the next smaller size, at which the device is not ahead. –: the device is not ahead at the largest size."
 )
+LINKS_TITLE = "Transfers to and from devices"
 NO_DEVICE = "There are no thresholds: a threshold needs the cpu backend and a device with its own memory."
 NONE_AHEAD = "No device is ahead of the cpu backend at the largest size of any series."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
          **{("once", n): text.counted(n, "product") for n in REPEATS}}  # fmt: skip
+
+
+def links(links: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[list[str]]]:
+    """The table of the rates of transfers and the latencies of launches: see gemm.bench.peaks.LINKS."""
+    ways = (f"{way} GB/s, {memory}" for memory in ("pageable", "page-locked") for way in ("to", "from"))
+    lines = [
+        [key, *(text.number(each[name]) for name in LINKS[:-1]), text.seconds(each[LINKS[-1]])]
+        for key, each in links.items()
+    ]
+    return ["device", *ways, "launch and wait"], lines
 
 
 def arithmetic(document: dict[str, Any]) -> Arithmetic:
@@ -168,7 +180,10 @@ def _machine(document: dict[str, Any]) -> str:
     }
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(what)}</dd>" for name, what in facts.items())
     warnings = "".join(f'<p class="warning">{escape(note)}</p>' for note in notes(document))
-    return _section("machine", "Machine", f"{warnings}<dl>{listed}</dl>")
+    head, lines = links(document.get("links", {}))  # files of earlier versions have no links
+    cells = [[_cell(cell, "number" if at else "") for at, cell in enumerate(line)] for line in lines]
+    transfers = f"<p>{LINKS_TITLE}</p>{_table(head, cells)}" if lines else ""
+    return _section("machine", "Machine", f"{warnings}<dl>{listed}</dl>{transfers}")
 
 
 def _roofs(roofs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

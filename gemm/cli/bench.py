@@ -44,7 +44,7 @@ from typing import Any
 from gemm.bench import contest, text, verdicts
 from gemm.bench.contest import Contestant, Pace, Watch
 from gemm.bench.contestants import Entry, enter, named
-from gemm.bench.peaks import LINKS, Peak, link, peak
+from gemm.bench.peaks import Peak, links, peak
 from gemm.bench.peers import Unable
 from gemm.bench.products import Shape
 from gemm.catalog import Kernel
@@ -139,17 +139,17 @@ def run(args: argparse.Namespace) -> int:
     if not kernels and any(device.kind == "gpu" or device.backend == "opencl" for device in devices):
         look_for_devices()
     peaks = {device.key: known for device in devices if (known := peak(device, how.dtype))}
-    links = {device.key: found for device in devices if (found := link(device))}
+    between = links(devices)
     watch = Watch()
     results, ratios = _contests(args, products, entries, peaks, watch)
-    _conclude(peaks, links)
+    _conclude(peaks, between)
     if args.json:
         save_json(args.json, {
             "schema": "gemm-bench/1", **inventory.head(), **asdict(how),
             "iterations": max(len(row["host_samples_s"]) for row in results), "seconds": args.pace.seconds,
             "warmup": args.warmup, "method": METHOD, "devices": list(map(inventory.device_facts, devices)),
             "peaks": {key: asdict(known) for key, known in peaks.items()}, "results": results, "ratios": ratios,
-            "links": links,
+            "links": between,
             "quiet": watch.facts([row["host_spread"] for row in ratios if row["host_spread"] is not None]),
         })  # fmt: skip
     if args.csv:
@@ -186,14 +186,7 @@ def _conclude(peaks: dict[str, Peak], links: dict[str, dict[str, float]]) -> Non
     for known in dict.fromkeys(peaks.values()):
         keys = ", ".join(key for key in peaks if peaks[key] == known)
         text.say(f"Peak of {keys}: {known.gflops:.4g} GFLOP/s, {known.basis}.")
-    if links:
-        ways = (f"{way} GB/s,\n{memory}" for memory in ("pageable", "page-locked") for way in ("to", "from"))
-        head = ["device", *ways, "launch\nand wait"]
-        lines = [
-            [key, *(text.number(each[name]) for name in LINKS[:-1]), text.seconds(each[LINKS[-1]])]
-            for key, each in links.items()
-        ]  # fmt: skip
-        text.table(head, lines, numbers=range(1, 6), title="Transfers to and from devices")
+    compare.show_links(links)
     text.say(METHOD)
 
 

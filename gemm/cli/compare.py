@@ -16,7 +16,6 @@ from gemm.bench.sweep import COLUMNS, PACES
 from gemm.cli.arguments import (
     Mistake,
     arithmetic,
-    look_for_devices,
     pace,
     save_csv,
     save_json,
@@ -84,7 +83,6 @@ def run(args: argparse.Namespace) -> int:
         args.quick, products, how = old.document["quick"], old.cases(), report.arithmetic(old.document)
     else:
         products = cases(families, quick=args.quick, sizes=[m for m, _, _ in args.sizes or ()])
-    look_for_devices()
     start = time.monotonic()
     timed = partial(compare, quick=args.quick, dtype=how, devices=devices, peers=peers,
                     pace=pace(args, PACES[args.quick]))  # fmt: skip
@@ -133,8 +131,17 @@ def show(found: Comparison) -> None:
     if lines:
         heads = [name.replace(" ", "\n", 1) for name in head]
         text.table(heads, lines, numbers=range(2, len(head)), title="Offload thresholds")
+    show_links(document["links"])
     about = report.THRESHOLDS if lines else report.no_thresholds(document)
     text.say(*dict.fromkeys((about, *report.notes(document), report.headline(document))))
+
+
+def show_links(links: dict[str, dict[str, float]]) -> None:
+    """Print the rates of transfers and the latencies of launches of the devices, if there are any."""
+    head, lines = report.links(links)
+    if lines:
+        heads = ["\n".join(name.rsplit(" ", 1)) for name in head]
+        text.table(heads, lines, numbers=range(1, len(head)), title=report.LINKS_TITLE)
 
 
 def _show_family(found: Comparison, family: str) -> None:

@@ -41,7 +41,7 @@ def test_schema(recorded):
     assert list(document) == [
         "schema", "date", "command", "commit", "versions", "machine", "environment", "dtype", "inputs", "precision",
         "reproducible", "quick", "families",
-        "rounds", "method", "devices", "contestants", "absent", "roofs", "results", "thresholds", "choice",
+        "rounds", "method", "devices", "contestants", "absent", "roofs", "links", "results", "thresholds", "choice",
         "left_out", "quiet",
     ]  # fmt: skip
     described = gemm.compare.__doc__ or ""

@@ -10,6 +10,8 @@ import pytest
 import gemm
 from comparison.runs import HOST, result_of
 from gemm.bench import report
+from gemm.bench.peaks import LINKS
+from gemm.cli.compare import show
 from gemm.compare import Comparison
 
 
@@ -38,6 +40,18 @@ class Elements(HTMLParser):
 @pytest.fixture(autouse=True)
 def matplotlib():
     pytest.importorskip("matplotlib", reason="it draws the charts")
+
+
+def test_transfers_are_in_the_page_and_in_the_terminal(with_device, capsys):
+    rates = dict(zip(LINKS, (1.5, 2.5, 21, 22, 3e-5), strict=True))
+    found = Comparison(with_device | {"links": {"opencl:7": rates}})
+    show(found)
+    for text in (found.page(), capsys.readouterr().out):
+        assert report.LINKS_TITLE in text
+        assert all(each in text for each in ("1.5", "2.5", "21", "22", "30 µs"))
+    without = {name: value for name, value in with_device.items() if name != "links"}  # a file of an earlier version
+    for document in (without, without | {"links": {}}):
+        assert report.LINKS_TITLE not in Comparison(document).page()
 
 
 def test_page(with_device):
