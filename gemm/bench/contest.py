@@ -52,6 +52,8 @@ BEFORE = 1.0
 BUSY, BUSY_SHARE, STOLEN, SPREAD = 0.05, 0.005, 0.01, 0.05
 """The machine is quiet if other processes use at most BUSY cores, or at most BUSY_SHARE of all cores if that is more,
 the hypervisor withholds at most STOLEN cores, and the ratios of the median row spread by at most SPREAD."""
+SPREADS = "the ratios of the median row spread by"
+"""How the warning of `warnings` about the spread begins."""
 TICKS = 3
 """Fewer ticks of the operating system's clock count as none: it counts the time of processes in whole ticks."""
 _TASKS = Path("/proc/self/task")
@@ -312,7 +314,7 @@ def warnings(quiet: Mapping[str, Any]) -> list[str]:
         (quiet["others_before"], busy, "other processes used {:.2f} cores before the first product"),
         (quiet["others_cores"], busy, "other processes used {:.2f} cores on average"),
         (quiet["stolen"], STOLEN, "the hypervisor withheld {:.0%} of a core"),
-        (quiet["median_spread"], SPREAD, "the ratios of the median row spread by {:.0%} (interquartile range)"),
+        (quiet["median_spread"], SPREAD, f"{SPREADS} {{:.0%}} (interquartile range)"),
     )
     return [warning.format(value) for value, most, warning in limits if value is not None and value > most]
 

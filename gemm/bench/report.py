@@ -14,6 +14,7 @@ from string import Template
 from typing import Any
 
 from gemm.bench import charts, text, verdicts
+from gemm.bench.contest import SPREADS
 from gemm.bench.peaks import LINKS
 from gemm.bench.products import FAMILIES, FLOAT32, Arithmetic, Shape
 from gemm.bench.sweep import REPEATS
@@ -48,9 +49,13 @@ def arithmetic(document: dict[str, Any]) -> Arithmetic:
 
 
 def headline(document: dict[str, Any]) -> str:
-    """The advice of the comparison in a sentence or two: from which size of squares which device is worth it."""
-    if warnings := document["quiet"]["warnings"]:
-        return f"No advice, because {'; '.join(warnings)}. {verdicts.ADVICE}"
+    """The advice of the comparison in a sentence or two: from which size of squares which device is worth it.
+
+    A wide spread does not prevent the advice: at each size of a threshold, most rounds agree which device is faster.
+    """
+    spread = [each for each in document["quiet"]["warnings"] if each.startswith(SPREADS)]
+    if busy := [each for each in document["quiet"]["warnings"] if each not in spread]:
+        return f"No advice, because {'; '.join(busy)}. {verdicts.ADVICE}"
     kinds = {device["key"]: device["kind"] for device in document["devices"]}
     rows = [row for row in document["thresholds"] if row["contestant"] in kinds and row["mode"] != "once"]
     found: dict[str, dict[str, int]] = {}
@@ -64,6 +69,8 @@ def headline(document: dict[str, Any]) -> str:
         name = f"the GPU ({key})" if kinds[key] == "gpu" else f"{key}, which is OpenCL on the CPU,"
         verb = "Use" if ways else "Do not use"
         sentences.append(f"{verb} {name} {', '.join(ways) or none}.")
+    if found and spread:
+        sentences.append(f"These sizes are rough, because {spread[0]}.")
     return " ".join(sentences) or NO_DEVICE
 
 

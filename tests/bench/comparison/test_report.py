@@ -9,7 +9,7 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, result_of
-from gemm.bench import report
+from gemm.bench import contest, report
 from gemm.bench.peaks import LINKS
 from gemm.cli.compare import show
 from gemm.compare import Comparison
@@ -90,6 +90,9 @@ def test_headline(with_device):
     assert report.headline(document | {"thresholds": []}) == report.NO_DEVICE
     busy = report.headline(document | {"quiet": quiet | {"warnings": ["other processes used 2.0 cores on average"]}})
     assert busy.startswith("No advice, because other processes used 2.0 cores on average. Close other programs")
+    (spread,) = contest.warnings(dict.fromkeys(quiet) | {"median_spread": 0.19})
+    loose = report.headline(document | {"quiet": quiet | {"warnings": [spread]}})
+    assert loose.endswith(f"from 256³ resident. These sizes are rough, because {spread}.")
     page = Comparison(document).page()
     assert page.index("Use the GPU (opencl:7)") < page.index("<svg") < page.index("Offload thresholds")
 
