@@ -25,6 +25,9 @@ THRESHOLDS = (
     "the next smaller size, at which the device is not ahead. –: the device is not ahead at the largest size."
 )
 LINKS_TITLE = "Transfers to and from devices"
+ROUGH = 0.3
+ROUGH_RATES = f"~: the middle half of the times spans more than {ROUGH:.0%} of the median."
+"""What the mark of a rough rate means: its interquartile range ÷ median is above ROUGH."""
 NO_DEVICE = "There are no thresholds: a threshold needs the cpu backend and a device with its own memory."
 NONE_AHEAD = "No device is ahead of the cpu backend at the largest size of any series."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
@@ -48,14 +51,19 @@ def arithmetic(document: dict[str, Any]) -> Arithmetic:
     return Arithmetic(**known | {"inputs": tuple(known["inputs"])})
 
 
+def busy(document: dict[str, Any]) -> list[str]:
+    """Why the machine was too busy for a statement about which contestant is faster; [] if it was not."""
+    return [each for each in document["quiet"]["warnings"] if not each.startswith(SPREADS)]
+
+
 def headline(document: dict[str, Any]) -> str:
     """The advice of the comparison in a sentence or two: from which size of squares which device is worth it.
 
     A wide spread does not prevent the advice: at each size of a threshold, most rounds agree which device is faster.
     """
     spread = [each for each in document["quiet"]["warnings"] if each.startswith(SPREADS)]
-    if busy := [each for each in document["quiet"]["warnings"] if each not in spread]:
-        return f"No advice, because {'; '.join(busy)}. {verdicts.ADVICE}"
+    if noise := busy(document):
+        return f"No advice, because {'; '.join(noise)}. {verdicts.ADVICE}"
     kinds = {device["key"]: device["kind"] for device in document["devices"]}
     rows = [row for row in document["thresholds"] if row["contestant"] in kinds and row["mode"] != "once"]
     found: dict[str, dict[str, int]] = {}
@@ -108,6 +116,15 @@ def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[s
     titles = [f"{one}, {_WAYS[mode, times]}" if one in with_memory else one for one, mode, times in columns]
     lines = [(name, str(shape), [own.get(column) for column in columns]) for (name, shape), own in found.items()]
     return ["product", "m × n × k", *titles], lines
+
+
+def rate(row: Row | None) -> str:
+    """The GFLOP/s of a result, marked if they are rough; – for no result."""
+    return f"{text.number(row['gflops'])}{'~' * _rough(row)}" if row else "–"
+
+
+def _rough(row: Row) -> bool:
+    return (row["spread"] or 0) > ROUGH
 
 
 def failures(document: dict[str, Any]) -> list[str]:
@@ -216,10 +233,12 @@ def _family(document: dict[str, Any], name: str) -> str:
     head, lines = family(document, name)
     cells = []
     for product, shape, rows in lines:
-        most = max((row["gflops"] for row in rows if row), default=None)
+        sure = [row["gflops"] for row in rows if row and not _rough(row) and not busy(document)]
+        most = max(sure, default=None)
         cells.append([_cell(product), _cell(shape), *(_rate(row, most) for row in rows)])
     about = FAMILIES[name][1] if name in FAMILIES else ""
-    return f"<p>GFLOP/s, the fastest contestant marked; {escape(about)}.</p>" + _table(head, cells)
+    marked = "" if busy(document) else ", the fastest contestant marked"
+    return f"<p>GFLOP/s{marked}; {escape(about)}. {ROUGH_RATES}</p>" + _table(head, cells)
 
 
 def _rate(row: Row | None, most: float | None) -> str:
@@ -229,7 +248,7 @@ def _rate(row: Row | None, most: float | None) -> str:
     spread = f"{text.seconds(row['seconds'])}, {apart}"
     percent = "" if row["percent_of_peak"] is None else f", {row['percent_of_peak']:.0f} % of peak"
     classes = "number best" if row["gflops"] == most else "number"
-    return _cell(text.number(row["gflops"]), classes, f"{spread}{percent}, {row['kernel']}")
+    return _cell(rate(row), classes, f"{spread}{percent}, {row['kernel']}")
 
 
 def _cell(content: str, classes: str = "", tooltip: str = "") -> str:

@@ -29,6 +29,8 @@ from gemm.frontend.inventory import device_facts, machine
 
 COMPARISON_OPTIONS = ("quick", "families", "peers", "html", "plots")
 """Options that only a comparison takes."""
+CURVE = 4
+"""The smallest number of sizes for which curves are drawn in the terminal."""
 BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "validate", "warmup")
 """Options of a benchmark that a comparison does not take."""
 
@@ -147,13 +149,13 @@ def show_links(links: dict[str, dict[str, float]]) -> None:
 def _show_family(found: Comparison, family: str) -> None:
     """Print the table of a family, and the curves of its rates if the family is a single series."""
     head, lines = report.family(found.document, family)
-    rates = [
-        [name, shape, *(text.number(row["gflops"] if row else None) for row in rows)] for name, shape, rows in lines
-    ]
+    rates = [[name, shape, *map(report.rate, rows)] for name, shape, rows in lines]
     print()
     title = f"{family}, {report.arithmetic(found.document)}, GFLOP/s"
     text.table([name.replace(", ", "\n") for name in head], rates, numbers=range(2, len(head)), title=title)
-    if len(lines) > 1 and len({row["series"] for row in found.rows if row["family"] == family} - {""}) == 1:
+    if any("~" in cell for line in rates for cell in line[2:]):
+        text.say(report.ROUGH_RATES)
+    if len(lines) >= CURVE and len({row["series"] for row in found.rows if row["family"] == family} - {""}) == 1:
         points = {
             title: {row["size"]: row["gflops"] for _, _, rows in lines if (row := rows[at])}
             for at, title in enumerate(head[2:])

@@ -134,12 +134,12 @@ class Prepared:
         elements mean nothing.
         """
         there = isinstance(interop.wrap(given.a, "a"), DeviceView)
-        dtype = self.dtype if options.dtype is None else options.dtype
         given = given._replace(b=self._kept if there else self._shape_of_b)
-        call = normalise(given, options._replace(trans_b=False, dtype=dtype))
+        call = normalise(given, options._replace(trans_b=False))
         if call.problem.dtype != self.dtype.name:
             raise TypeError(
-                f"b was prepared for {self.dtype}, the product is of {call.problem.dtype}; prepare it for that"
+                f"b was prepared for {self.dtype}, but the product is of {call.problem.dtype}: pass "
+                f"dtype={call.problem.dtype!r} to prepare, or dtype={self.dtype.name!r} to the product"
             )
         if call.problem.fused and (there or self.dtype.name in NARROW):
             what = "an array of a device" if there else f"a {self.dtype} result"

@@ -9,7 +9,6 @@ found once and cached. For a product, only the few candidates whose lower bounds
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from collections.abc import Iterable
 from functools import lru_cache
@@ -20,7 +19,7 @@ from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, unknown
-from gemm.core.problem import ALL, EXTRA, HYBRID, PRECISIONS, Candidate, Device, Problem, Rates
+from gemm.core.problem import ALL, HYBRID, PRECISIONS, Candidate, Device, Problem, Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
 LEAD = 1.1
@@ -265,9 +264,8 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
 
     If the row's types need the package ml_dtypes and it is not installed, the result says this instead.
     """
-    extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
-    if extra and importlib.util.find_spec("ml_dtypes") is None:
-        return f'needs ml_dtypes, by which NumPy knows {extra[0]}: pip install "gemm[bfloat16]"'
+    if kind := probe.missing_type(row):
+        return f"{kind} needs the package ml_dtypes: pip install ml_dtypes"
     missing = set(row.needs) - device.features
     if reproducible:
         missing |= set(row.ordered_needs) - device.features

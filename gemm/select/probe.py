@@ -10,6 +10,7 @@ If a step kills or hangs the worker, the kernel of that step counts as failed, a
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -25,7 +26,7 @@ from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel, simplest
 from gemm.core import VERSION, disk_cache, engine
 from gemm.core.errors import BackendUnavailable
-from gemm.core.problem import Device, Rates
+from gemm.core.problem import EXTRA, Device, Rates
 from gemm.select import tuning_db, worker
 from gemm.select.worker import Line, Task
 
@@ -179,7 +180,7 @@ def entry(kind: str = "probe") -> str:
     """
     found: list[Any] = [sys.version, VERSION, [row.name for row in KERNELS]]
     if kind in ("probe", "begun"):
-        found += [disk_cache.state(), engine.identity()]
+        found += [disk_cache.state(), engine.identity(), any(map(missing_type, KERNELS))]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS",
                  "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
@@ -348,9 +349,15 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
         lazy = row.lazy_verify and not (row is plain and "sm_count" in device.limits)
         if row.backend != backend or row.dtype == "*" or lazy or not row.chosen_on(device.kind, device.features):
             continue
-        if not set(row.needs) - device.features:
+        if not set(row.needs) - device.features and not missing_type(row):
             yield row
             yield from tuning_db.variants(row, device)
+
+
+def missing_type(row: Kernel) -> str:
+    """The name of a type of `row` that NumPy lacks because ml_dtypes is not installed; or ""."""
+    extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
+    return extra[0] if extra and importlib.util.find_spec("ml_dtypes") is None else ""
 
 
 if __name__ == "__main__":

@@ -57,6 +57,26 @@ def test_it_is_a_copy_and_alpha_zero_reads_nothing():
     assert gemm.gemm(np.empty((0, 8), np.float32), prepared).shape == (0, 6)
 
 
+@pytest.mark.parametrize(
+    ("left", "product"), [("float64", "float64"), ("int64", "float64"), ("complex64", "complex64")]
+)
+def test_no_product_is_less_precise_than_that_of_the_matrix(left, product):
+    """1 + 2**-40 times 1 in float32 would be 1. The type of the product is that of a and b, unless the user asks."""
+    a, b = np.full((2, 2), 1 + 2**-40).astype(left), np.ones((2, 3), np.float32)
+    prepared = gemm.prepare(b)
+    words = rf"for float32, but the product is of {product}: pass dtype='{product}' to prepare, or dtype='float32'"
+    for _ in range(2):  # the second call is not from the plan cache either
+        with pytest.raises(TypeError, match=words):
+            gemm.gemm(a, prepared)
+    if left != "complex64":
+        assert gemm.gemm(a, prepared, dtype="float32").dtype == np.float32
+        np.testing.assert_array_equal(gemm.gemm(a, gemm.prepare(b, dtype=product)), a @ b, strict=True)
+    with pytest.raises(TypeError, match=words):
+        gemm.gemm(a, prepared)
+    for narrow in ("float16", "int16", "uint8", "bool"):
+        assert gemm.gemm(np.ones((2, 2), narrow), prepared).dtype == np.float32
+
+
 def test_other_dtypes_of_a_are_converted_as_asked():
     a, b = np.arange(24).reshape(3, 8), rand(8, 6, dtype="float64")
     assert np.array_equal(gemm.gemm(a, gemm.prepare(b)), gemm.gemm(a.astype(float), b, backend="cpu"))

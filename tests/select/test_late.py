@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shutil
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers import python
 
+from gemm.backends import registry
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import disk_cache
 from gemm.core.problem import Device
@@ -86,6 +88,7 @@ raise AssertionError("it was not refused")
 """
 VERIFY = """
 import math, time
+from gemm.backends import registry
 from gemm.catalog import BY_NAME
 from gemm.backends import registry
 from gemm.select import verification, probe
@@ -232,6 +235,24 @@ def test_records_of_the_cpu_are_of_one_build(copied, tmp_path, monkeypatch):
     built.unlink()
     anew()
     assert tuning_db.fingerprint(row) not in {first for first, _ in seen}
+
+
+def test_rows_of_a_type_that_numpy_lacks_are_not_verified(monkeypatch):
+    """They are no faults of the CPU. Once ml_dtypes is there, the probe runs again."""
+    pytest.importorskip("ml_dtypes")
+    (device,) = registry.backend("cpu").devices()
+
+    def known():
+        probe.entry.cache_clear()
+        return {row.dtype for row in probe._variants("cpu", device)}, probe.entry()
+
+    with_it, key = known()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    without, other = known()
+    assert with_it - without == {"bfloat16"}
+    assert key != other
+    monkeypatch.undo()
+    assert known() == (with_it, key)
 
 
 def test_a_device_that_a_child_cannot_use_says_nothing_of_its_kernels(product):

@@ -53,7 +53,7 @@ def test_python_api():
 
 def test_tables_and_curves(capsys, monkeypatch):
     monkeypatch.setattr(contest, "warnings", lambda quiet: [])  # as on a quiet machine
-    status, out, _ = result_of(capsys, *HOST, "--families", "squares,transformer", "--sizes", "8,16")
+    status, out, _ = result_of(capsys, *HOST, "--families", "squares,transformer", "--sizes", "8,16,24,32")
     assert status == 0
     assert "squares, float32, GFLOP/s" in out
     assert "feed-forward up, batch 8" in out

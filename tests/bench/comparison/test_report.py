@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -95,6 +96,20 @@ def test_headline(with_device):
     assert loose.endswith(f"from 256³ resident. These sizes are rough, because {spread}.")
     page = Comparison(document).page()
     assert page.index("Use the GPU (opencl:7)") < page.index("<svg") < page.index("Offload thresholds")
+
+
+def test_rough_rates_are_marked_and_never_the_best(with_device):
+    quiet = with_device["quiet"] | {"warnings": []}
+    rough = [row | {"spread": 0.4 if row["contestant"] == "cpu:0" else 0.01} for row in with_device["results"]]
+    page = Comparison(with_device | {"quiet": quiet, "results": rough}).page()
+    rates = [row for row in rough if row["contestant"] == "cpu:0" and row["mode"] == "host"]
+    assert all(f">{report.rate(row)}</td>" in page and report.rate(row).endswith("~") for row in rates)
+    best = re.findall(r'<td class="number best"[^>]*>(.*?)</td>', page)
+    assert best
+    assert not any(cell.endswith("~") for cell in best)
+    busy = quiet | {"warnings": ["other processes used 2.0 cores on average"]}
+    assert "number best" not in Comparison(with_device | {"quiet": busy, "results": rough}).page()
+    assert report.rate(None) == "–"
 
 
 def test_clocks_that_do_not_settle_get_a_note(with_device):
