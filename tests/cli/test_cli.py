@@ -478,7 +478,7 @@ class TestText:
             "                          GFLOP/s",
             "------------------------  -------  ----",
             "sgemm_generic_panel_4x24      5.5  99 %",
-            "(Left out for want of width: cold.)",
+            "(No room for the columns: cold.)",
         ]
 
     def test_columns_that_may_not_be_left_out_follow_below(self, capsys, monkeypatch):
