@@ -183,6 +183,6 @@ def _regressions(old: Comparison, found: Comparison, timed: partial[Comparison])
         text.table(head, lines, numbers=range(3, 7), title=title)
     ours = [each.verdict for each in changes if each.ours]
     loud = ", because other libraries' times changed as well" if noise > verdicts.TOLERANCE else ""
-    print(f"{text.counted(len(slower), 'time')} of {len(ours)} slower, {ours.count('faster')} faster, "
+    print(f"Of {text.counted(len(ours), 'measured time')}, {len(slower)} became slower, {ours.count('faster')} faster, "
           f"by more than {noise:.0%}{loud}.")  # fmt: skip
     return slower

@@ -316,7 +316,7 @@ def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | Non
         except ValueError:
             raise ValueError(f"c has shape {z.shape}, which does not broadcast to the result's {whole}") from None
     if views.out is not None and views.out.shape != whole:
-        raise ValueError(f"out has shape {views.out.shape}; the result's is {whole}")
+        raise ValueError(f"out has shape {views.out.shape}; the result has shape {whole}")
     if types.beta == 0:
         z = None
     if bias is not None:

@@ -82,7 +82,7 @@ def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarr
     if isinstance(out, DeviceView):
         raise TypeError(f"out is on {out.device.key}; einsum writes to host memory")
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the result's is {shape}")
+        raise ValueError(f"out has shape {out.shape}; the result has shape {shape}")
     if not np.can_cast(kind, out.dtype, "safe"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind} safely")
     return out
