@@ -90,8 +90,8 @@ def document(file: Path) -> str:
                 for row in record["verdict"] if row["ours"] is None]  # fmt: skip
     if unbeaten:
         text = (
-            "For these peers, no gemm kernel has fewer slots, at most as many memory instructions "
-            "and at least as many waves: "
+            "gemm is ahead of a peer if one of its kernels has fewer slots, at most as many memory instructions and\n"
+            "at least as many waves. No gemm kernel is ahead of these peers: "
         )
         parts.append(f"## Where gemm is slower\n\n{text}{', '.join(unbeaten)}.\n")
     source = file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else file.name

@@ -42,9 +42,9 @@ This page compares gemm's speed with other libraries, from recorded runs, includ
 for users who choose a library. Read the table for your device first.
 
 Numbers without a unit are *ratios*: the other library's time ÷ gemm's time, for one product. Above 1 gemm is faster,
-below 1 the other library is faster. All libraries run in one process, in alternating rounds, on the same number of
-threads and the same memory, and every result is checked. A ratio is the median over the rounds. *Best* is the ratio to
-the library that was fastest for that product.
+below 1 the other library is faster. gemm and the other libraries run in one process, in alternating rounds, on the same
+number of threads and the same memory. Every result is checked. A ratio is the median over the rounds. *Best* is the
+ratio to the library that was fastest for that product.
 
 Every run names its device, date and commit. On other devices, or with other versions, the numbers differ. There are no
 numbers for Adreno and Intel GPUs, Arm, macOS and Windows, because no run was recorded there.
@@ -60,25 +60,26 @@ HIGH = """bfloat16 with AMX and `precision="high"`, in the same form:
 """
 OPENCL = """## Through OpenCL
 
-`python benchmarks/opencl_vs_peers.py` measures these ratios: float32, whole products of operands on the device,
-compared with CLBlast 1.5.3. CLBlast runs with the parameters of its database, and with the parameters that its tuners
-found on this device.
+`python benchmarks/opencl_vs_peers.py` compares gemm with CLBlast 1.5.3 for whole float32 products of operands on the
+device. CLBlast runs with the parameters of its database, and with the parameters that CLBlast's tuners found on this
+device.
 """
 CUDA = """## On CUDA
 
-`python benchmarks/cuda_vs_cublas.py` measures these ratios to the fastest of cuBLAS through PyTorch, CuPy and cublasLt,
-in the same memory on the same stream. With `precision="high"`, gemm sums float32 from several narrower products on
-tensor cores, compared with cuBLAS's float32. With `"medium"` both use TF32. [CUDA](cuda.md#versions) explains where
-gemm is slower, and why.
+`python benchmarks/cuda_vs_cublas.py` compares gemm with cuBLAS, in the same memory and on the same stream. It calls
+cuBLAS through PyTorch, CuPy and cublasLt; the ratio is to the fastest of the three. With `precision="high"`, gemm sums
+float32 from several narrower products on tensor cores, and cuBLAS computes in float32. With `"medium"` both use TF32.
+[CUDA](cuda.md#versions) explains where gemm is slower, and why.
 """
 ODD = """bfloat16 products whose rows are not aligned, in TFLOP/s:
 """
 AUTO = """## auto compared with the best choice
 
 `python benchmarks/auto_regret.py` measures *regret* on random products: the time of the candidate that `backend="auto"`
-chose ÷ the time of the best candidate. 1 is a right choice. The columns are the median, the value that 95 of 100
-products do not exceed, and the worst value. For operands on the host, `auto` chooses a device; for operands in the
-memory of a device, it chooses a kernel. The runs called *tuned*, and the run on the Zen 3, came after `gemm tune`.
+chose ÷ the time of the best candidate. A regret of 1 means that `auto` chose the best candidate. The columns are the
+median, the value that 95 of 100 products do not exceed, and the worst value. For operands on the host, `auto` chooses a
+device. For operands in a device's memory, `auto` chooses a kernel. `gemm tune` ran before the runs called *tuned* and
+before the run on the Zen 3.
 """
 CALLS = """Time that a repeated product of 64 × 64 takes on the host, in µs:
 """

@@ -78,7 +78,7 @@ class CpuBackend(Backend):
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
         if not hasattr(loaded.lib, kernel.name):
             cause = "it is of another architecture, or the extension was built before the row was added"
-            raise KernelFailed(f"gemm._cpu holds no {kernel.name}: {cause}. {REMEDY}")
+            raise KernelFailed(f"gemm._cpu has no kernel {kernel.name}: {cause}. {REMEDY}")
         return CpuLaunch(loaded, kernel, problem)
 
     keeps_alike: ClassVar[bool] = True

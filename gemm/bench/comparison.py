@@ -53,7 +53,7 @@ class Comparison:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{path} is no JSON: {error}") from None
+            raise ValueError(f"{path} is not JSON: {error}") from None
         schema = document.get("schema") if isinstance(document, dict) else None
         if schema != SCHEMA:
             raise ValueError(f"{path} is not a comparison of this version: its schema is {schema!r}, not {SCHEMA!r}")

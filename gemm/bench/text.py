@@ -111,7 +111,7 @@ def table(
                           for at, part in zip(piece, parts, strict=True)]  # fmt: skip
                 print("  ".join(padded).rstrip())
     if left_out:
-        say(f"(Left out for want of width: {', '.join(left_out)}.)")
+        say(f"(No room for the columns: {', '.join(left_out)}.)")
 
 
 class Progress(AbstractContextManager["Progress"]):

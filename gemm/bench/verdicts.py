@@ -229,12 +229,16 @@ def check(old: dict[str, Any], machine: dict[str, Any], devices: Iterable[dict[s
     """Raise ValueError unless the document `old` was recorded on this machine's CPU and devices."""
     for what in ("cpu", "cpus"):
         if old["machine"][what] != machine[what]:
-            raise ValueError(f"it was made on another machine: {what} {old['machine'][what]}, here {machine[what]}")
+            raise ValueError(
+                f"it was made on another machine: {what} was {old['machine'][what]}, and is {machine[what]} here"
+            )
     here = {device["key"]: device["name"] for device in devices}
     for device in old["devices"]:
         name = here.get(device["key"])
         if device["backend"] != "numpy" and name != device["name"]:
-            raise ValueError(f"its {device['key']} was {device['name']}, here it is {name or 'absent'}")
+            raise ValueError(
+                f"its {device['key']} was {device['name']}; on this machine {device['key']} is {name or 'absent'}"
+            )
 
 
 def changes(old: Iterable[Row], new: Iterable[Row], tolerance: float = TOLERANCE) -> list[Change]:

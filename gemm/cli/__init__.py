@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The complete parser, with all sub-commands."""
-    top = Parser(prog="gemm", description="Matrix products on whatever this machine has.")
+    top = Parser(prog="gemm", description="Multiply matrices on the CPU and the GPUs of this machine.")
     top.add_argument("--version", action="version", version=f"gemm {VERSION}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     for name, module in COMMANDS.items():

@@ -103,9 +103,9 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
                         help="types of a and b if they are narrower, such as int8 with --dtype int32")  # fmt: skip
     parser.add_argument("--precision", type=one_of(PRECISIONS), default="highest", metavar="NAME",
                         help=f"{', '.join(PRECISIONS)}: the error bound (default: highest)")  # fmt: skip
-    parser.add_argument("--reproducible", action="store_true", help="with reproducible=True: the same bits everywhere")
+    parser.add_argument("--reproducible", action="store_true", help="compute the same bits on every device")
     parser.add_argument("--threads", type=positive, metavar="COUNT",
-                        help="threads of the cpu backend and NumPy; all cores are no limit")  # fmt: skip
+                        help="threads of the cpu backend and NumPy; the number of all cores sets no limit")  # fmt: skip
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +122,7 @@ def arithmetic(args: argparse.Namespace) -> Arithmetic:
     pairs = {row.inputs for row in KERNELS if row.dtype == args.dtype and row.inputs}
     if len(args.inputs) > 2 or (pair and pair not in pairs):
         able = " or ".join(sorted(",".join(dict.fromkeys(types)) for types in pairs)) or "none"
-        raise Mistake(f"--inputs {','.join(args.inputs)} does not go with --dtype {args.dtype}: possible is {able}")
+        raise Mistake(f"--inputs {','.join(args.inputs)} does not fit --dtype {args.dtype}, which permits {able}")
     try:
         for name in (args.dtype, *pair):
             operands.named(name, "--dtype")

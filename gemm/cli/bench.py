@@ -110,8 +110,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--iterations", type=positive, metavar="COUNT", help=f"rounds (default: {PACE.rounds})")
     parser.add_argument("--seconds", type=positive, metavar="COUNT",
-                        help="time for the rounds of a product: as many rounds as fit, 5 at least")  # fmt: skip
-    parser.add_argument("--warmup", type=positive, metavar="COUNT", help=f"untimed calls first (default: {WARMUP})")
+                        help="time for the rounds of each product: at least 5 rounds, more if they fit")  # fmt: skip
+    parser.add_argument("--warmup", type=positive, metavar="COUNT",
+                        help=f"untimed calls before the timed ones (default: {WARMUP})")  # fmt: skip
     parser.add_argument("--validate", action="store_true", help="check every result against a wider type")
     parser.add_argument("--json", type=writable, metavar="FILE", help="also write everything as JSON")
     parser.add_argument("--csv", type=writable, metavar="FILE", help="also write the results as CSV")
@@ -312,11 +313,11 @@ def _show(product: Shape, rows: list[Row]) -> None:
             print(f"FAILED {name}: {row['error']}")
         if row["valid"] is False:
             much = "not a number" if worst is None else f"{worst:.3g} times the bound"
-            print(f"FAILED {name}: the result is wrong, its largest error {much}")
+            print(f"FAILED {name}: the result is wrong: its largest error is {much}")
     if checked and all(row["valid"] for row in checked):
         worst = max(row["worst_error"] for row in checked)
         results = text.counted(len(checked), "result")
-        print(f"Checked {checked[0]['checked']} of {results}: largest error {worst:.2g} of the bound.")
+        print(f"Checked {checked[0]['checked']} of {results}: the largest error is {worst:.2g} times the bound.")
 
 
 def _compare(entered: list[Contestant], watch: Watch) -> None:

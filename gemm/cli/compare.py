@@ -41,8 +41,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "comparison", "families of products on every backend and in other libraries, offload thresholds, a report"
     )
     group.add_argument("--compare", action="store_true",
-                       help="sweep families of products; with --sizes, only squares of these sizes, unless --families "
-                       "names others")  # fmt: skip
+                       help="measure families of products; with --sizes, only squares of these sizes, unless "
+                       "--families names other families")  # fmt: skip
     group.add_argument("--compare-to", type=Path, metavar="FILE",
                        help="repeat the products of FILE, written by --json, and show what became slower")  # fmt: skip
     group.add_argument("--quick", action="store_true", help="fewer products, in about a minute")
@@ -54,7 +54,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--peers", type=some_of((*PEERS, "none")), metavar="LIST",
                        help=f"comma-separated: {', '.join(PEERS)}, or none (default: all installed ones)")  # fmt: skip
-    group.add_argument("--html", type=writable, metavar="FILE", help="write a report: one page that loads nothing")
+    group.add_argument("--html", type=writable, metavar="FILE",
+                       help="write a report: one HTML page that loads no other file")  # fmt: skip
     group.add_argument("--plots", type=Path, metavar="FOLDER", help="write the charts as SVG and PNG")
 
 
@@ -66,9 +67,9 @@ def wanted(args: argparse.Namespace) -> bool:
             option = f"-{name}" if len(name) == 1 else f"--{name}"
             raise Mistake(f"{option} {'does not go with --compare' if asked else 'belongs to --compare'}")
     if asked and (args.batch, args.trans) != (1, "NN"):
-        raise Mistake("--batch and --trans do not go with --compare: its families say what is multiplied")
+        raise Mistake("--batch and --trans do not go with --compare: the families determine the products")
     if args.compare_to and (args.quick or args.families or args.sizes):
-        raise Mistake("--quick, --families and --sizes do not go with --compare-to: its file says what is multiplied")
+        raise Mistake("--quick, --families and --sizes do not go with --compare-to: the file determines the products")
     return bool(asked)
 
 
@@ -190,7 +191,7 @@ def _regressions(old: Comparison, found: Comparison, timed: partial[Comparison])
         title = f"Slower than on {old.document['date'][:10]}, measured {1 + verdicts.AGAIN} times"
         text.table(head, lines, numbers=range(3, 7), title=title)
     ours = [each.verdict for each in changes if each.ours]
-    loud = ", for other libraries' times changed as well" if noise > verdicts.TOLERANCE else ""
-    print(f"{text.counted(len(slower), 'time')} of {len(ours)} slower, {ours.count('faster')} faster, "
+    loud = ", because other libraries' times changed as well" if noise > verdicts.TOLERANCE else ""
+    print(f"Of {text.counted(len(ours), 'measured time')}, {len(slower)} became slower, {ours.count('faster')} faster, "
           f"by more than {noise:.0%}{loud}.")  # fmt: skip
     return slower

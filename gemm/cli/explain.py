@@ -32,8 +32,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trans-b", action="store_true", help="b is given transposed, n × k")
     parser.add_argument("--backend", default="auto", metavar="NAME",
                         help=f"auto, {', '.join(BACKENDS)}, hybrid, a target, a device (opencl:0)")  # fmt: skip
-    parser.add_argument("--kernel", metavar="NAME", help="the kernel by name")
-    parser.add_argument("--all", action="store_true", help="every candidate, with its terms or why it cannot run")
+    parser.add_argument("--kernel", metavar="NAME", help="only this kernel")
+    parser.add_argument("--all", action="store_true",
+                        help="show every candidate, with the terms of its time or why it cannot run")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -46,9 +46,10 @@ MARKS = {"error": "x", "warning": "!", "note": "-"}
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--json", nargs="?", type=writable, const=Path("-"), metavar="FILE",
-                        help="JSON instead, printed or written to FILE")  # fmt: skip
+                        help="print JSON instead, or write it to FILE")  # fmt: skip
     parser.add_argument("--check", action="store_true", help="find faults and their remedies; with --json as JSON")
-    parser.add_argument("--all", action="store_true", help="list all kernels, with where they run or why they cannot")
+    parser.add_argument("--all", action="store_true",
+                        help="list all kernels, with the devices that run them or why none does")  # fmt: skip
     parser.add_argument("--cc", action="store_true", help="only print the options that a C compiler needs for libgemm")
 
 

@@ -60,18 +60,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--level", choices=("off", "model", "fast", "full"),
                         help="off: measure nothing; model: calibrate the predicted times; fast: tune kernel "
-                        "parameters, a second for each class of products; full: tune by the whole search (default: "
+                        "parameters, a second for each class of products; full: search all parameters (default: "
                         "full with --kernel or --shapes, off with --import, else model)")  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="--level model in 5 s, not 30")
+    parser.add_argument("--quick", action="store_true", help="measure for 5 s instead of 30 s (with --level model)")
     parser.add_argument("--time-budget", type=_seconds, metavar="SECONDS", default=math.inf,
                         help="stop after about this time (default: no limit)")  # fmt: skip
     parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,...: one shape for each class to tune")
     parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products per call, for --shapes")
     parser.add_argument("--trans", type=_layouts, default=["NN"], metavar="LIST",
-                        help="layouts of a and b, of NN, NT, TN, TT (default: NN)")  # fmt: skip
+                        help="layouts of a and b: NN, NT, TN, TT (default: NN)")  # fmt: skip
     parser.add_argument("--dtypes", type=listed, metavar="LIST", help="only kernels of these types")
     parser.add_argument("--import", "--merge", dest="merge", type=Path, action="append", metavar="FILE",
-                        help="first import records that --export wrote")  # fmt: skip
+                        help="first import the records of FILE, which --export wrote")  # fmt: skip
     parser.add_argument("--export", type=writable, metavar="FILE",
                         help="at the end, write all records of these devices as JSON")  # fmt: skip
 
@@ -89,14 +89,14 @@ def _seconds(argument: str) -> float:
 def _layouts(argument: str) -> list[str]:
     found = [item.upper() for item in listed(argument)]
     if wrong := [item for item in found if item not in LAYOUTS]:
-        raise argparse.ArgumentTypeError(f"knows NN, NT, TN and TT, not {wrong[0]}")
+        raise argparse.ArgumentTypeError(f"must be NN, NT, TN or TT, not {wrong[0]}")
     return found
 
 
 def run(args: argparse.Namespace) -> int:
     """Import, tune and export, and return the exit status."""
     if disk_cache.cache_dir() is None:
-        raise Mistake("records are kept in the cache folder, and none can be used: see gemm info")
+        raise Mistake("gemm stores records in the cache folder, but cannot use that folder: see gemm info")
     for file in args.merge or ():
         try:
             count = tuning_db.imported(json.loads(file.read_text(encoding="utf-8")))
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     usual = "model" if args.quick else "off" if args.merge else "full" if args.kernel or args.shapes else "model"
     level, status, devices = args.level or usual, 0, None
     if args.quick and level != "model":
-        raise Mistake(f"--quick is of --level model, not {level}")
+        raise Mistake(f"--quick belongs to --level model, not to --level {level}")
     if level != "off" or args.device or args.backends:
         devices, _ = select(args)
     if devices and level == "model":
@@ -128,7 +128,7 @@ def _calibrate(devices: list[Device], budget: float) -> None:
             found.append(each)
             bar.step(f"{each.problem} on {each.device.key}")
     took = text.seconds(time.monotonic() - start)
-    print(f"{text.counted(len(found), 'product')} timed in {took}. Measured ÷ predicted, the median and the range:")
+    print(f"{text.counted(len(found), 'product')} timed in {took}. Measured ÷ predicted time, median and range:")
     for device in devices:
         for where, own in (("host", False), ("resident", True)):
             errors = sorted(x.error for x in found if x.device == device and (x.problem.device != "host") == own)
@@ -182,7 +182,7 @@ def _rows(args: argparse.Namespace, device: Device) -> list[Kernel]:
 def _tune(args: argparse.Namespace, devices: list[Device], *, fast: bool) -> int:
     classes = _classes(args, devices)
     if not classes:
-        raise Mistake("nothing to tune: no kernel with a space of parameters runs here (see: gemm info)")
+        raise Mistake("nothing to tune: no selected kernel that runs here has parameters to tune (see: gemm info)")
     start = time.monotonic()
     until = start + args.time_budget
     total, tried, worked = sum(each.size() for each in classes), 0, False

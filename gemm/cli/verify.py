@@ -64,9 +64,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="run only the short cases")
     parser.add_argument("--hashes", action="store_true", help="check only the reproducible results, and print hashes")
     parser.add_argument("--stress", type=positive, nargs="?", const=60, metavar="SECONDS",
-                        help="run random products, in series without waiting and in dependent chains, for this time on "
-                        "each device (default: 60)")  # fmt: skip
-    parser.add_argument("--seed", type=int, metavar="N", help="the seed of --stress, as an earlier run printed it")
+                        help="run random products on each device for this time (default: 60): several without waiting, "
+                        "and chains of dependent products")  # fmt: skip
+    parser.add_argument("--seed", type=int, metavar="N",
+                        help="the seed of --stress, to repeat an earlier run, which printed its seed")  # fmt: skip
     parser.add_argument("--json", type=writable, metavar="FILE", help="also write the outcomes as JSON")
 
 
@@ -135,7 +136,7 @@ def _stress(jobs: list[Job], seconds: int, seed: int | None) -> int:
                 count += 1
         except (Mismatch, KernelFailed) as failure:
             failed = True
-            print(f"FAILED after {count} on {device.key}, --seed {seed}: {failure}")
+            print(f"FAILED in trial {count + 1} on {device.key}, --seed {seed}: {failure}")
         else:
             none = f"no trial was made in {text.counted(seconds, 'second')}"
             print(f"{device.key}: {text.counted(count, 'trial') + ', all right' if count else none}")

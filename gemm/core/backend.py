@@ -115,8 +115,8 @@ class Drivers:
         self._process = self._process or os.getpid()
         if self._process != os.getpid():
             raise BackendUnavailable(
-                self.name, f"{self._what} was in use when this process was forked, and does not survive that",
-                'start it with multiprocessing.set_start_method("spawn")',
+                self.name, f"{self._what} was in use when this process was forked, and does not survive a fork",
+                'start processes with multiprocessing.set_start_method("spawn")',
             )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ class Backend(ABC):
 
         The view's owner is a Kept. Raises KernelFailed, MemoryError, or TypeError if the kernel has no prepacked form.
         """
-        raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, takes no prepared b")
+        raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, does not accept a prepared b")
 
     # The following members only concern backends with their own memory: catalog.HOLDING.
 
@@ -180,7 +180,7 @@ class Backend(ABC):
         """A conjugated copy of a complex array that `view` covers completely. Raises TypeError if the backend cannot
         conjugate.
         """
-        raise TypeError(f"{self.name} does not conjugate; pass a conjugated array, transposed")
+        raise TypeError(f'{self.name} cannot compute trans="C"; pass the conjugate, transposed')
 
     def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
         """A new host array in memory that `device` uses in place; None if there is no such memory. See `gemm.empty`."""

@@ -28,7 +28,7 @@ def extra(name: str, why: str) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except (ImportError, AttributeError) as error:
-        raise TypeError(f"{why}, which NumPy knows by the package ml_dtypes; pip install ml_dtypes") from error
+        raise TypeError(f"{why}: for this type NumPy needs the package ml_dtypes; pip install ml_dtypes") from error
     return found
 
 

@@ -90,7 +90,7 @@ def gemm(
 def product(given: Given, options: Options) -> Any:
     """`gemm.gemm` for operands that include a dask array."""
     if given.out is not None:
-        raise TypeError("out must be None for dask arrays, which nothing is written to; store the result")
+        raise TypeError("out must be None for dask arrays, which gemm cannot write to; store the result")
     return gemm(given.a, given.b, given.c, bias=given.bias, **named(options, given.alpha, given.beta))
 
 
@@ -203,7 +203,9 @@ def _contraction(asked: str, reproducible: bool, kind: np.dtype[Any]) -> str:
     if not reproducible or kind.kind in "biu":
         return asked
     if asked == "sum":
-        raise ValueError('contraction="sum" has not the order of reproducible=True; pass "auto", "fused" or "chain"')
+        raise ValueError(
+            'contraction="sum" does not keep the order of reproducible=True; pass "auto", "fused" or "chain"'
+        )
     return ("ordered" if real else "fused") if asked == "auto" else asked
 
 

@@ -89,7 +89,7 @@ def _groups(backend: str) -> list[list[str]]:
     if facts is not None and all(device["backend"] in HOST_BACKENDS for device in facts.devices.values()):
         causes = "; ".join(facts.unavailable.values()) or "no drivers"
         remedy = 'Install a driver for one, or pass backend="auto"'
-        raise BackendUnavailable(HYBRID, f"there is no device besides the CPU ({causes})", remedy)
+        raise BackendUnavailable(HYBRID, f"there is no device other than the CPU ({causes})", remedy)
     return [[name for name in BACKENDS if name not in HOST_BACKENDS], [CPU]]
 
 
@@ -361,4 +361,4 @@ def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
 def _refuse_spoilt(error: BaseException, spoilt: bool) -> None:
     """Raise RuntimeError if out is c and is partly written, because no other device can compute the product then."""
     if spoilt:
-        raise RuntimeError(f"{error}; out, which is c, is partly written") from error
+        raise RuntimeError(f"{error}; out is the same array as c, and is partly written") from error

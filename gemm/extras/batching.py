@@ -303,11 +303,11 @@ def _length(columns: Sequence[Any]) -> int:
     """
     lengths = {name: len(x) for name, x in zip(("a", "b", "c", "out"), columns, strict=True) if type(x) in _COLUMNS}
     if not lengths:
-        raise TypeError("one of a, b, c and out must be an iterable of arrays, one a product")
+        raise TypeError("one of a, b, c and out must be an iterable with one array for each product")
     if columns[-1] is not None and "out" not in lengths:
-        raise TypeError("out must be an iterable of arrays, one a product, not one array")
+        raise TypeError("out must be an iterable with one array for each product, not an array")
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"as many operands must be given of each, but {lengths}")
+        raise ValueError(f"all iterables must have the same length, but the lengths are {lengths}")
     return next(iter(lengths.values()))
 
 

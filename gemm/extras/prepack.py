@@ -76,7 +76,7 @@ class Prepared:
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
-            "a prepared matrix is packed for products and is no array; keep the array that it was made from"
+            "a prepared matrix is packed for products and is not an array; keep the array from which it was made"
         )
 
     def __copy__(self, *_: Any) -> Prepared:
@@ -88,7 +88,7 @@ class Prepared:
         if self._repeated is None:
             raise TypeError(
                 f"a prepared matrix in the memory of {self.device} cannot be pickled; pickle the matrix that it was "
-                "made from, and prepare that"
+                "made from, and prepare the matrix again"
             )
         row = self._plan.kernel
         kernel = VERSION, row.name, tuple(sorted(row.params.items()))
@@ -118,7 +118,7 @@ class Prepared:
     def _check(self, options: Options) -> None:
         """Raises ValueError if the matrix was not prepared for these options."""
         if options.trans_b not in (False, "N", "n"):
-            raise ValueError("trans_b belongs to prepare(b, trans_b=...): a prepared b is as it is multiplied")
+            raise ValueError("pass trans_b to prepare(b, trans_b=...): gemm does not transpose a prepared b")
         backend, kernel, row = options.backend, options.kernel, self._plan.kernel
         if backend not in ("auto", row.backend, row.target, self.device) or kernel not in (None, row.name):
             candidates.check_names(backend, kernel)
@@ -126,7 +126,7 @@ class Prepared:
         asked = options.precision
         if asked in PRECISIONS[: PRECISIONS.index(row.precision)]:
             raise ValueError(
-                f"b was prepared for precision={row.precision!r}, not {asked!r}; pass that to prepare, too"
+                f"b was prepared for precision={row.precision!r}, not {asked!r}; pass the same precision to prepare"
             )
 
     def _call(self, given: Given, options: Options) -> Call:
@@ -142,8 +142,8 @@ class Prepared:
                 f"dtype={call.problem.dtype!r} to prepare, or dtype={self.dtype.name!r} to the product"
             )
         if call.problem.fused and (there or self.dtype.name in NARROW):
-            what = "an array of a device" if there else f"a {self.dtype} result"
-            raise TypeError(f"bias and activation of {what} are not offered with a prepared b; pass the matrix itself")
+            what = "an array on a device" if there else f"a {self.dtype} result"
+            raise TypeError(f"{what} cannot have a bias or an activation with a prepared b; pass the matrix itself")
         return call
 
     def _launched(self, call: Call) -> Launch:
@@ -151,7 +151,7 @@ class Prepared:
         made, ordered = self._plan, self._plan.problem.reproducible
         alike = made.kernel.ordered and registry.backend(made.kernel.backend).keeps_alike
         if call.problem.reproducible and not (ordered or alike):
-            raise ValueError("b was not prepared for reproducible=True; pass that to prepare as well")
+            raise ValueError("b was not prepared for reproducible=True; pass reproducible=True to prepare as well")
         if cause := verification.failed(made.kernel, made.device):
             raise BackendUnavailable(made.kernel.name, cause)
         problem = replace(call.problem.unfused, reproducible=ordered or call.problem.reproducible)
@@ -175,7 +175,7 @@ def product(given: Given, options: Options) -> Any:
 
 def plan() -> NoReturn:
     """Called by `gemm.plan` with a prepared b. Always raises TypeError."""
-    raise TypeError("b is prepared already: pass it to gemm, which needs no plan for it")
+    raise TypeError("b is already prepared: pass b to gemm.gemm, which needs no plan for a prepared b")
 
 
 def _unpickled(
@@ -188,7 +188,7 @@ def _unpickled(
     made_by, name, params = kernel
     remedy = "Pickle the matrix that it was made from, and prepare that here"
     if made_by != VERSION:
-        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, and this is {VERSION}", remedy)
+        raise BackendUnavailable(name, f"a matrix was prepared by gemm {made_by}, but this is gemm {VERSION}", remedy)
     if name not in BY_NAME:
         raise BackendUnavailable(name, "a matrix was prepared for a kernel that is not known here", remedy)
     row = replace(BY_NAME[name], params=dict(params))
@@ -230,11 +230,11 @@ def prepare(
 def _packed(b: Any, options: Options) -> Prepared:
     backend, kernel = options.backend, options.kernel
     if backend in (HYBRID, *ALL):
-        raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name that")
+        raise ValueError(f"backend={backend!r}: a prepared b is packed for one device; name one device")
     plan_cache.settle()  # b may be the result of a pending product
     matrix = interop.wrap(b, "b")
     if matrix.ndim != 2:
-        raise ValueError(f"b has {matrix.ndim} axes; a prepared b is one matrix, of two")
+        raise ValueError(f"b has {matrix.ndim} axes; a prepared b must be a matrix with two axes")
     transposed, _ = transposes("b", options.trans_b)
     row = (1, matrix.shape[transposed])
     left: Operand = np.broadcast_to(np.zeros((), matrix.dtype), row)

@@ -247,7 +247,7 @@ def _one_place(views: Given) -> str:
     }
     if len(set(places.values())) > 1:
         where = ", ".join(f"{name} on {place}" for name, place in places.items())
-        raise TypeError(f"operands must lie in one place, but {where}; move them to one first")
+        raise TypeError(f"operands must be in the memory of one device, but {where}; move them to one device first")
     return places["a"]
 
 
@@ -267,7 +267,8 @@ def _types(views: Given, options: Options) -> Types:
             raise TypeError(f"activation={activation!r} is for real numbers, not for {kind}")
         if options.reproducible and activation != "relu":
             raise ValueError(
-                f"activation={activation!r} has not the same bits on every device; reproducible=True allows relu"
+                f"activation={activation!r} does not have the same bits on every device; reproducible=True "
+                "permits only relu"
             )
     if z is None and beta != 0:
         raise ValueError(f"beta = {views.beta} scales c, but c is None; pass c (c=out to update out in place)")
@@ -277,7 +278,7 @@ def _types(views: Given, options: Options) -> Types:
 def _on_device_as(kind: np.dtype[Any], name: str, operand: Operand | None) -> None:
     """Raises TypeError if an operand on a device has another dtype than `kind`: gemm does not convert on devices."""
     if isinstance(operand, DeviceView) and operand.dtype != kind:
-        raise TypeError(f"{name} has dtype {operand.dtype}, the product {kind}; convert it on the device first")
+        raise TypeError(f"{name} has dtype {operand.dtype}, the product has {kind}; convert {name} on the device first")
 
 
 def _shapes(
@@ -315,7 +316,7 @@ def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | Non
         except ValueError:
             raise ValueError(f"c has shape {z.shape}, which does not broadcast to the result's {whole}") from None
     if views.out is not None and views.out.shape != whole:
-        raise ValueError(f"out has shape {views.out.shape}; the result's is {whole}")
+        raise ValueError(f"out has shape {views.out.shape}; the result has shape {whole}")
     if types.beta == 0:
         z = None
     if bias is not None:
@@ -366,7 +367,7 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
         try:
             asked = np.dtype(known)
         except TypeError as error:
-            raise TypeError(f"dtype={asked!r} is no dtype: {error}") from error
+            raise TypeError(f"dtype={asked!r} is not a dtype: {error}") from error
     present = []
     for name, operand in given.items():
         if operand is not None:
@@ -402,10 +403,12 @@ def _common(
     else:
         kind = asked.newbyteorder("=")
         if not operands.is_number(kind) or kind.name in FP8:
-            raise TypeError(f"dtype {kind} is no result's; pass a boolean, integer, real or complex one, no fp8")
+            raise TypeError(
+                f"a result cannot have dtype {kind}; pass a boolean, integer, real or complex dtype, not fp8"
+            )
     for name, dtype, _ in given:
         if not np.can_cast(dtype, kind, "same_kind"):
-            raise TypeError(f"{name} has dtype {dtype}, which dtype={kind} would not keep; convert it first")
+            raise TypeError(f"{name} has dtype {dtype}, which cannot be cast to dtype={kind}; convert {name} first")
     return kind
 
 
@@ -434,7 +437,7 @@ def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
     if not isinstance(value, numbers.Number | np.generic):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
     if isinstance(value, complex | np.complexfloating) and kind.kind != "c":
-        raise TypeError(f"{name} = {value} is complex and the product {kind}; pass dtype=complex128")
+        raise TypeError(f"{name} = {value} is complex, but the product is {kind}; pass dtype=complex128")
     number: Any = value
     if kind.kind in "biu" and not isinstance(number, numbers.Integral) and number != np.trunc(number):
         raise TypeError(f"{name} = {value} cannot scale a product of {kind} exactly; pass dtype=float64")
@@ -451,13 +454,13 @@ def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
     """`bias` as a matrix with one row or one column."""
     m, n = shapes[:2]
     if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
-        raise TypeError(f"bias has dtype {bias.dtype}, which the product's {kind} would not keep; convert it first")
+        raise TypeError(f"bias has dtype {bias.dtype}, which cannot be cast to the product's {kind}; convert it first")
     given = bias.shape
     if bias.ndim == 1:
         bias = operands.expanded(bias, -1 if shapes.column else 0)
     if bias.shape not in ((1, n), (m, 1)):
         length = m if shapes.column else n
-        raise ValueError(f"bias has shape {given}; of {m} × {n} it must be ({length},), (1, {n}) or ({m}, 1)")
+        raise ValueError(f"bias has shape {given}; for {m} × {n} results it must be ({length},), (1, {n}) or ({m}, 1)")
     _on_device_as(kind, "bias", bias)
     return _kernel_ready(bias, kind)
 

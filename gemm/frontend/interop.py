@@ -145,11 +145,11 @@ def _on_device(array: Any, name: str) -> DeviceView | None:
 
 def _on_host(array: Any, name: str) -> np.ndarray:
     if array is None:
-        raise TypeError(f"{name} is None, which is no array")
+        raise TypeError(f"{name} is None, not an array")
     try:
         return np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{name} of type {type(array).__name__} is no array: {error}") from error
+        raise TypeError(f"{name} of type {type(array).__name__} is not an array: {error}") from error
 
 
 def wrap_output(array: Any) -> Operand:
@@ -167,7 +167,7 @@ def wrap_output(array: Any) -> Operand:
     if readonly:
         raise ValueError("out is read-only; pass a writeable array")
     if operand.size and any(s == 0 and n > 1 for s, n in zip(operand.strides, operand.shape, strict=True)):
-        raise ValueError("out is broadcast: several of its elements are one; pass an array of its own")
+        raise ValueError("out is broadcast: several elements share an address; pass an array that is not broadcast")
     return operand
 
 

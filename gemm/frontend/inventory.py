@@ -103,7 +103,7 @@ def get_library() -> str:
     """
     library = _PACKAGE / "lib" / "libgemm.so"
     if not library.is_file():
-        raise FileNotFoundError(f"{library} is not there: build it with `python build.py` in a checkout of gemm")
+        raise FileNotFoundError(f"{library} does not exist: build it with `python build.py` in a checkout of gemm")
     return str(library)
 
 

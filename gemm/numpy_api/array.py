@@ -230,7 +230,7 @@ class Array(np.ndarray):
         """
         if api_version is not None:
             if not hasattr(np.ndarray, "__array_namespace__"):
-                raise ValueError(f"NumPy {np.__version__} follows no version of the array API: 2.0 does")
+                raise ValueError(f"NumPy {np.__version__} does not follow the array API; NumPy 2.0 and newer do")
             numpys: Any = super()
             # NumPy raises an error for a version that it does not support.
             numpys.__array_namespace__(api_version=api_version)
@@ -307,7 +307,7 @@ def array(x: Any, **options: Unpack[Product]) -> Array:
     only_products(asked)
     view = interop.wrap(x, "x")
     if isinstance(view, DeviceView):
-        raise TypeError(f"x lies on {view.device.key}; a gemm.Array is in host memory (gemm.gemm multiplies there)")
+        raise TypeError(f"x is on {view.device.key}, a gemm.Array in host memory; gemm.gemm multiplies x on its device")
     made = view.view(Array)
     made._options = {**x._options, **asked} if isinstance(x, Array) else asked
     return made

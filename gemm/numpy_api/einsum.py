@@ -80,9 +80,9 @@ def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarr
     """
     out = interop.wrap_output(given)
     if isinstance(out, DeviceView):
-        raise TypeError(f"out lies on {out.device.key}; einsum writes to host memory")
+        raise TypeError(f"out is on {out.device.key}; einsum writes to host memory")
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the result's is {shape}")
+        raise ValueError(f"out has shape {out.shape}; the result has shape {shape}")
     if not np.can_cast(kind, out.dtype, "safe"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind} safely")
     return out
@@ -160,19 +160,19 @@ def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
     unused = [letter for letter in string.ascii_letters if letter not in subscripts]
     counts = [_ellipsis(term, len(shape), i) for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))]
     if max(counts) > len(unused):
-        raise ValueError(f"{subscripts!r} has an ellipsis of {max(counts)} axes, for which there are too few letters")
+        raise ValueError(f"{subscripts!r} has an ellipsis of {max(counts)} axes, but too few letters are unused")
     rest = "".join(unused[: max(counts)])
     terms = [term.replace("...", rest[len(rest) - count :]) for term, count in zip(terms, counts, strict=True)]
     if arrow:
         if rest and "..." not in output:
-            raise ValueError(f"{subscripts!r} has axes in an ellipsis, for which the output has none")
+            raise ValueError(f"{subscripts!r} has axes in an ellipsis, but its output has no ellipsis")
         output = output.replace("...", rest, 1)
     else:
         letters = "".join(terms)
         output = rest + "".join(sorted(label for label in set(letters) - set(rest) if letters.count(label) == 1))
     for label in output:
         if label not in "".join(terms) or output.count(label) > 1:
-            raise ValueError(f"the output of {subscripts!r} must have labels of its operands, each of them once")
+            raise ValueError(f"the output of {subscripts!r} must have labels of the operands, each label once")
     sizes: dict[str, int] = {}
     for i, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         own: dict[str, int] = {}
@@ -182,7 +182,7 @@ def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
                 raise ValueError(f"label {label!r} of operand {i} has lengths {own[label]} and {length}")
         for label, length in own.items():
             if sizes.get(label, 1) != 1 and length not in (1, sizes[label]):
-                raise ValueError(f"label {label!r} of operand {i} has length {length}, and {sizes[label]} before")
+                raise ValueError(f"label {label!r} has length {length} in operand {i}, but {sizes[label]} before")
             sizes[label] = sizes[label] if length == 1 and label in sizes else length
     stand_ins = [np.broadcast_to(0.0, shape) for shape in shapes]
     if isinstance(optimize, tuple) and optimize[0] == "einsum_path":
@@ -197,9 +197,9 @@ def _ellipsis(term: str, ndim: int, position: int) -> int:
     name = f"operand {position}"
     letters = term.replace("...", "", 1)
     if wrong := set(letters) - set(string.ascii_letters):
-        raise ValueError(f"{name} has subscripts {term!r}, of which {min(wrong)!r} is no letter")
+        raise ValueError(f"{name} has subscripts {term!r}, but {min(wrong)!r} is not a letter")
     if len(letters) > ndim or (letters == term and len(letters) != ndim):
-        raise ValueError(f"{name} has {ndim} axes, and {len(letters)} subscripts: {term!r}")
+        raise ValueError(f"{name} has {ndim} axes, but {len(letters)} subscripts: {term!r}")
     return ndim - len(letters)
 
 
@@ -214,7 +214,7 @@ def _view(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> View:
 def _spelled(arguments: tuple[Any, ...]) -> tuple[str, list[Any]]:
     """The subscripts and operands from either form of np.einsum's arguments."""
     if len(arguments) < 2:
-        raise ValueError("einsum takes subscripts and an operand at least, or an operand and its labels")
+        raise ValueError("einsum needs subscripts and at least one operand, or an operand and its labels")
     if isinstance(arguments[0], str):
         return arguments[0], list(arguments[1:])
     pairs = len(arguments) // 2
@@ -244,5 +244,5 @@ def _hashable(path: Any) -> Any:
 def _host(array: Any, name: str) -> np.ndarray:
     view = interop.wrap(array, name)
     if isinstance(view, DeviceView):
-        raise TypeError(f"{name} lies on {view.device.key}; einsum takes host arrays; tensordot takes those")
+        raise TypeError(f"{name} is on {view.device.key}; einsum takes host arrays, tensordot also arrays on a device")
     return view

@@ -95,7 +95,8 @@ class Using:
     def __call__(self, function: Function) -> Function:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"{function.__name__} is a generator, whose caller would be inside as well; write `with` within it"
+                f"{function.__name__} is a generator: the decorator would also affect the generator's caller; write "
+                "`with gemm.use(...)` inside the generator"
             )
         if inspect.iscoroutinefunction(function):
 

@@ -182,7 +182,7 @@ def _transposed(array: Any, axes: Sequence[int], name: str) -> Any:
     # PyTorch's transpose only exchanges two axes; its permute takes an order of all axes.
     transpose = getattr(array, "permute", None) or getattr(array, "transpose", None)
     if transpose is None:
-        raise TypeError(f"{name} of type {type(array).__name__} has no transpose; turn its axes first")
+        raise TypeError(f"{name} of type {type(array).__name__} has no method transpose; transpose {name} first")
     return transpose(tuple(axes))
 
 
@@ -192,12 +192,14 @@ def _shaped(array: Any, shape: Sequence[int], name: str) -> Any:
     if tuple(array.shape) == shape:
         return array
     if not hasattr(array, "reshape"):
-        raise TypeError(f"{name} of type {type(array).__name__} has no reshape; give it two axes first")
+        raise TypeError(
+            f"{name} of type {type(array).__name__} has no method reshape; reshape {name} to two axes first"
+        )
     try:
         return array.reshape(shape)
     except (ValueError, RuntimeError) as error:  # pyopencl's reshape raises an error where NumPy's would copy
         raise TypeError(
-            f"{name} does not merge to {shape} where it lies: {error}; copy it in that order first"
+            f"{name} cannot be reshaped to {shape} without a copy: {error}; copy {name} in that order first"
         ) from error
 
 

@@ -246,7 +246,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
         before = ", which a bias and an activation need" if computed != problem and computed.inputs else ""
         return f"multiplies {types(row)}, not {types(computed)}{before}"
     if problem.device != "host" and row.inputs != computed.inputs:
-        return f"multiplies {types(row)}, not {types(computed)} as these lie on {problem.device}"
+        return f"multiplies {types(row)}, not {types(computed)}, the types of the operands on {problem.device}"
     if problem.device != "host" and computed != problem:
         return "adds no bias and applies no activation in a device's memory"
     if PRECISIONS.index(problem.precision) < PRECISIONS.index(row.precision):

@@ -221,9 +221,7 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
     assert holder is not None
     rows = admitted(backend, kernel, holder.backend)
     if not rows:
-        raise ValueError(
-            f"backend={backend!r} cannot reach operands that lie on {holder.key}; copy them to the host first"
-        )
+        raise ValueError(f"backend={backend!r} cannot access operands on {holder.key}; copy them to the host first")
     # Rows with `lazy_verify` are verified without the probe, and operands on the device need no measured link. If all
     # rows have `lazy_verify`, the probe's results are therefore not needed.
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):

@@ -125,7 +125,7 @@ class Record:
                 {str(key): t if isinstance(t, str) else float(t) for key, t in fields.get("trials", {}).items()},
             )  # fmt: skip
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{fields!r:.200} is no record of gemm's tuner: {error}") from None
+            raise ValueError(f"{fields!r:.200} is not a record of gemm's tuner: {error}") from None
 
     def merged(self, other: Record) -> Record:
         """Return the union of both records.
@@ -195,19 +195,19 @@ def text(whole: Mapping[str, Any]) -> str:
 def parse(text: Any) -> list[Group]:
     """Return the groups of a document. Raises ValueError if the document is not valid."""
     if not isinstance(text, Mapping) or text.get("schema") != SCHEMA or not isinstance(text.get("devices"), list):
-        raise ValueError(f"not a document of the schema {SCHEMA}")
+        raise ValueError(f"the document does not have the schema {SCHEMA}")
     groups = []
     for item in text["devices"]:
         try:
             exact = "device" in item
             match, level = item["device" if exact else "match"], "device" if exact else item["level"]
             if not match or not set(match) <= {*FIELDS, "driver", "kind", "features"} or level not in LEVELS:
-                raise ValueError(f"a device cannot be told by {match!r} at level {level!r}")
+                raise ValueError(f"a device cannot be identified by {match!r} at level {level!r}")
             for rule in match.values():
                 re.compile(re.escape(rule) if exact else rule)
             groups.append(Group(match, level, tuple(map(Record.read, item["records"])), exact))
         except (KeyError, TypeError, AttributeError, re.error) as error:
-            raise ValueError(f"a group of devices has no proper {error}") from None
+            raise ValueError(f"a group of devices lacks a field or has a wrong one: {error}") from None
     return groups
 
 
@@ -406,10 +406,10 @@ def imported(text: Any) -> int:
     """
     groups = parse(text)
     if not all(group.exact for group in groups):
-        raise ValueError("its devices are patterns: only records of one exact device can be imported")
+        raise ValueError("the document has patterns of devices; gemm imports only records of exact devices")
     for group in groups:
         if set(group.match) != set(FIELDS):
-            raise ValueError(f"a device is told by {', '.join(FIELDS)}, not by {', '.join(group.match)}")
+            raise ValueError(f"a device is identified by {', '.join(FIELDS)}, not by {', '.join(group.match)}")
         save(Device(group.match["backend"], "", group.match["name"], group.match["platform"]), group.records)
     return sum(len(group.records) for group in groups)
 

@@ -282,7 +282,7 @@ def _interpreter() -> str:
     Raises RuntimeError in a frozen program: its executable would start the program again, not Python.
     """
     if getattr(sys, "frozen", False) or not sys.executable:
-        raise RuntimeError("there is no Python interpreter beside a frozen program")
+        raise RuntimeError("a frozen program has no Python interpreter that could run a child process")
     return sys.executable
 
 

@@ -69,7 +69,7 @@ class TestMistakes:
             (["bench", "--sizes", ","], "must name something"),
             (["bench", "--backends", "cpu,tpu"], "tpu"),
             (["bench", "--dtype", "float61"], "did you mean float64, float16"),
-            (["bench", "--dtype", "int32", "--inputs", "int16"], "possible is int8 or uint8,int8"),
+            (["bench", "--dtype", "int32", "--inputs", "int16"], "permits int8 or uint8,int8"),
             (["bench", "--precision", "hihg"], "did you mean high"),
             (["bench", "--kernel", "sgem_scalar_4x4"], "did you mean sgemm_scalar_4x4"),
             (["explain", "-M", "2", "-N", "2", "-K", "2", "--kernel", "sgem_scalar_4x4"], "sgemm_scalar_4x4"),
@@ -478,7 +478,7 @@ class TestText:
             "                          GFLOP/s",
             "------------------------  -------  ----",
             "sgemm_generic_panel_4x24      5.5  99 %",
-            "(Left out for want of width: cold.)",
+            "(No room for the columns: cold.)",
         ]
 
     def test_columns_that_may_not_be_left_out_follow_below(self, capsys, monkeypatch):

@@ -181,7 +181,7 @@ def test_mistakes_of_its_own():
         gemm.dask.tensordot(x, x, contraction="chain")
     with pytest.raises(ValueError, match="not for int64"):
         gemm.dask.matmul(x.astype("int64"), x.astype("int64"), contraction="chain")
-    with pytest.raises(ValueError, match="has not the order of reproducible=True"):
+    with pytest.raises(ValueError, match="does not keep the order of reproducible=True"):
         gemm.dask.matmul(x, x, contraction="sum", reproducible=True)
     with pytest.raises(TypeError, match="out must be None for dask arrays"):
         gemm.gemm(x, x, out=np.empty((4, 4)))

@@ -267,7 +267,7 @@ def test_whatever_is_multiplied_the_next_one_delivers(plant, caplog, fault, name
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_spoilt_c_is_an_error_that_says_so(plant, caplog, memory):
     """Nobody else could compute with what is left of it."""
-    words = "out, which is c, is partly written"
+    words = "out is the same array as c, and is partly written"
     backend = plant(Fault("launch", lambda: KernelFailed(words, spoilt=True, memory=memory)))
     backend.spoils = True
     for multiply in (gemm.gemm, gemm.plan(A, B, C, beta=2.0, out=C)):

@@ -207,7 +207,7 @@ def test_an_out_that_is_c_and_was_partly_written_is_said_to_be(device, monkeypat
         return real(problem, backend, *rest)
 
     parts_by(monkeypatch, run)
-    with pytest.raises(RuntimeError, match="out, which is c, is partly written"):
+    with pytest.raises(RuntimeError, match="out is the same array as c, and is partly written"):
         gemm.gemm(a, b, c, beta=0.5, backend="hybrid", out=c)
 
 
@@ -423,7 +423,7 @@ def test_a_failure_of_the_split_itself_does_not_compute_with_an_overwritten_c(de
 
     monkeypatch.setattr(split, "at_once", at_once)
     out = c.copy()
-    with pytest.raises(RuntimeError, match="of the split; out, which is c, is partly written"):
+    with pytest.raises(RuntimeError, match="of the split; out is the same array as c, and is partly written"):
         gemm.gemm(a, b, out, beta=0.5, out=out, backend="hybrid")
     monkeypatch.setattr(split, "at_once", refused)
     out = c.copy()
@@ -610,7 +610,7 @@ def test_without_a_device_it_says_so():
             try:
                 call(a, a, backend="hybrid")
             except gemm.BackendUnavailable as error:
-                assert error.backend == "hybrid" and "no device besides the CPU" in error.cause, error
+                assert error.backend == "hybrid" and "no device other than the CPU" in error.cause, error
                 assert "Install a driver" in error.remedy
             else:
                 raise AssertionError("nothing was raised")

@@ -102,7 +102,7 @@ def test_errors_name_the_argument():
         gemm.prepare(rand(0, 6))
     with pytest.raises(TypeError, match="prepared"):
         gemm.plan(rand(3, 8), prepared)
-    with pytest.raises(TypeError, match="no array"):
+    with pytest.raises(TypeError, match="is not an array"):
         np.asarray(prepared)
 
 
@@ -186,7 +186,7 @@ def test_a_pickle_that_cannot_be_read_here_says_why(monkeypatch):
     packed = pickle.dumps(gemm.prepare(rand(8, 6)))
     with monkeypatch.context() as patch:
         patch.setattr(module, "VERSION", "99.0")
-        with pytest.raises(gemm.BackendUnavailable, match=r"prepared by gemm .* this is 99\.0.*prepare that here"):
+        with pytest.raises(gemm.BackendUnavailable, match=r"prepared by gemm .* this is gemm 99\.0.*prepare that here"):
             pickle.loads(packed)
     with monkeypatch.context() as patch:
         patch.setattr(module, "BY_NAME", {})

@@ -559,7 +559,7 @@ def test_prepared_of_a_resident_array():
     assert copies == {"filled": 0, "packed": a.nbytes, "fetched": 0}  # a's tiles are padded
     check_close(gemm.gemm(host[0], prepared), exact(*host))
     elsewhere = gemm.prepare(host[1], backend=HERE, kernel=PADDED)
-    with pytest.raises(TypeError, match="operands must lie in one place"):
+    with pytest.raises(TypeError, match="operands must be in the memory of one device"):
         gemm.gemm(a, elsewhere)
 
 

@@ -301,7 +301,7 @@ MISTAKES = {
     "the shape of a vector": ((A[0], np.ones(3)), {}, ValueError, r"a has shape \(4,\) and b has shape \(3,\):"),
     "the whole shape of batches": ((np.ones((2, 3, 4)), np.ones((3, 4, 2))), {}, ValueError,
                                    r"a has shape \(2, 3, 4\) and b has shape \(3, 4, 2\)"),
-    "dtype of no type": ((A, B), {"dtype": "float23"}, TypeError, "dtype='float23' is no dtype"),
+    "dtype of no type": ((A, B), {"dtype": "float23"}, TypeError, "dtype='float23' is not a dtype"),
     "dtype of no number": ((A, B), {"dtype": "U3"}, TypeError, "dtype"),
 }  # fmt: skip
 

@@ -154,8 +154,8 @@ def test_plans_prepared_operands_and_repetitions():
     ("options", "error", "words"),
     [
         ({"activation": "tanh"}, ValueError, "activation must be None or one of relu, gelu, gelu_tanh, not 'tanh'"),
-        ({"activation": "gelu", "reproducible": True}, ValueError, "activation='gelu' has not the same bits"),
-        ({"bias": np.ones(3)}, ValueError, r"bias has shape \(3,\); of 2 × 4 it must be \(4,\)"),
+        ({"activation": "gelu", "reproducible": True}, ValueError, "activation='gelu' does not have the same bits"),
+        ({"bias": np.ones(3)}, ValueError, r"bias has shape \(3,\); for 2 × 4 results it must be \(4,\)"),
         ({"bias": np.ones((2, 4))}, ValueError, "bias has shape"),
         ({"bias": np.ones(())}, ValueError, "bias has shape"),
         ({"bias": np.ones(4, complex)}, TypeError, "bias has dtype complex128"),

@@ -509,7 +509,7 @@ class TestDocuments:
         assert json.loads((fresh / "out.json").read_text()) == json.loads((fresh / "in.json").read_text())
         (fresh / "in.json").write_text("[]")
         assert main(["tune", "--import", str(fresh / "in.json")]) == 2
-        assert "in.json: not a document of the schema" in capsys.readouterr().err
+        assert "in.json: the document does not have the schema" in capsys.readouterr().err
 
 
 def _group(*records):
@@ -523,7 +523,7 @@ class TestCommand:
         ("options", "words"),
         [
             (["--time-budget", "0"], "positive number of seconds"),
-            (["--trans", "NX"], "knows NN, NT, TN and TT"),
+            (["--trans", "NX"], "must be NN, NT, TN or TT"),
             (["--shapes", "12"], "must be like"),
             (["--import", "nowhere.json"], "cannot import nowhere.json"),
             (["--kernel", "sgemm_scalar_4x4"], "nothing to tune"),

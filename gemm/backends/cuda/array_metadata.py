@@ -83,7 +83,7 @@ class _Torch(Library):
             raise TypeError(f"{name} has the layout {array.layout}, must be strided: use .to_dense()")
         if array.is_conj() or array.is_neg():
             if name == "out":
-                raise TypeError(f"{name} is a lazily conjugated or negated tensor: pass one that is not")
+                raise TypeError(f"{name} is a lazily conjugated or negated tensor: pass an ordinary tensor")
             array = array.resolve_conj().resolve_neg()
         dtype = self._dtypes.get(array.dtype)
         if dtype is None:

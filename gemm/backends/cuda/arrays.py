@@ -200,7 +200,7 @@ class DeviceArray:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device.key!r})"
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a DeviceArray lies on a GPU; copy_to_host() copies it")
+        raise TypeError("a DeviceArray is in a GPU's memory; copy_to_host() returns a NumPy array")
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -218,9 +218,9 @@ class DeviceArray:
     ) -> Any:
         """Return a DLPack capsule that keeps the array's memory alive. The array API standard defines the arguments."""
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError(f"a DeviceArray is only exported where it lies, {self.__dlpack_device__()}")
+            raise BufferError(f"a DeviceArray can only be exported on its own device, {self.__dlpack_device__()}")
         if stream == 0 or (stream is not None and stream < -1):
-            raise ValueError(f"stream = {stream} is none of CUDA's in DLPack: pass -1, 1, 2 or a stream's handle")
+            raise ValueError(f"stream = {stream} is not a CUDA stream in DLPack: pass -1, 1, 2 or a stream's handle")
         self._lent = True
         with delivering(self.device.key), self.device.handle:
             if stream not in (None, -1, LEGACY_STREAM):  # None is the legacy stream; with -1, the caller synchronises

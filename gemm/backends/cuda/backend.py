@@ -79,7 +79,7 @@ class Launcher:
         views: list[DeviceView] = [x for x in work if isinstance(x, DeviceView)]
         for view in views:
             if view.device.handle is not self.gpu:  # the kernel would fault, which destroys the context
-                raise ValueError(f"operands lie on {view.device.key} and {self.device.key}: move them to one device")
+                raise ValueError(f"operands are on {view.device.key} and {self.device.key}: move them to one device")
         queues = {view.queue for view in views if view.queue is not None}
         stream = min(queues, default=LEGACY_STREAM) if out.queue is None else out.queue
         others = queues - {stream}
@@ -198,7 +198,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     x = operand_layout.Operand("b", operand_layout.A, 0, types(row)[1], n, k, 1, along, across, 0, aligned)
     planes = row.params.get("planes", 0)
     if row.params.get("widen"):
-        raise TypeError(f"{row.name} takes no prepared b")
+        raise TypeError(f"{row.name} does not accept a prepared b")
     if not planes and operand_layout.in_place(row, x) is not None:
         return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
     y, step, nbytes = operand_layout.prepared(row, x, operand_layout.BIAS, 0)
@@ -226,7 +226,7 @@ def find_devices() -> tuple[Device, ...]:
     try:
         driver.cuInit(0)
         if not compilers():
-            raise BackendUnavailable("cuda", "no NVRTC was found, which compiles the kernels", _INSTALL)
+            raise BackendUnavailable("cuda", "no NVRTC was found; it compiles the kernels", _INSTALL)
         version = int(driver.cuDriverGetVersion())
         oldest = min(found.major for found in compilers())
         if version // 1000 < oldest:

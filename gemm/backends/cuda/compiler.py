@@ -106,7 +106,7 @@ class Compiler:
         if not older:
             major, minor = self.version
             raise KernelFailed(
-                f"NVRTC {major}.{minor} does not compile for sm_{capability}: install an older one beside it, "
+                f"NVRTC {major}.{minor} does not compile for sm_{capability}: also install an older NVRTC, "
                 f'pip install "nvidia-cuda-nvrtc-cu12==12.*"'
             )
         return f"compute_{older[-1]}"

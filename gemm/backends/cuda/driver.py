@@ -247,7 +247,7 @@ class Gpu:
 
     def __enter__(self) -> Gpu:
         if os.getpid() != self._process:
-            raise KernelFailed("CUDA was in use when this process was forked, and does not survive that", lost=True)
+            raise KernelFailed("CUDA was in use when this process was forked, and does not survive a fork", lost=True)
         cuda().cuCtxPushCurrent(self.context)
         return self
 

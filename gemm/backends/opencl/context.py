@@ -126,7 +126,7 @@ class Handle:
         Raises KernelFailed in a child.
         """
         if self.inherited:
-            raise KernelFailed("OpenCL was in use when this process was forked, and does not survive that", lost=True)
+            raise KernelFailed("OpenCL was in use when this process was forked, and does not survive a fork", lost=True)
 
     def _works(self) -> bool:
         """Return whether the device can still copy a byte.

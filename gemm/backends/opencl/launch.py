@@ -64,7 +64,7 @@ class Launcher:
         if not wanted[0]:
             return limit, None
         if prod(wanted) > limit:
-            raise KernelFailed(f"it needs groups of {prod(wanted)}, where {limit} is the most")
+            raise KernelFailed(f"it needs work-groups of {prod(wanted)} work-items; the device permits at most {limit}")
         return limit, (wanted[0], wanted[1])
 
     def _program(self, variant: str = "") -> tuple[str, str, str]:

@@ -217,7 +217,7 @@ class _Chain:
             right = {"d = c·e": (d, matmul(x, matmul(rows, e))), "f = g·c": (f, matmul(matmul(g, x), rows))}
             for name, (view, expected) in right.items():
                 if not np.array_equal(wide(self.backend.to_host(view)), expected):
-                    raise Mismatch(f"{what}: {name} is wrong the {('first', 'second')[turn]} time")
+                    raise Mismatch(f"{what}: {name} is wrong in the {('first', 'second')[turn]} launch")
 
 
 def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], problem: Problem, seed: Sequence[int], *,

@@ -474,7 +474,7 @@ def test_a_kernel_that_the_cpu_lacks():
     """Or the build."""
     for row, words in (
         (replace(ROWS[0], needs=("avx2049",)), "needs avx2049, which cpu:0 lacks"),
-        (replace(ROWS[-1], name="sgemm_scalar_of_tomorrow"), "holds no sgemm_scalar_of_tomorrow"),
+        (replace(ROWS[-1], name="sgemm_scalar_of_tomorrow"), "has no kernel sgemm_scalar_of_tomorrow"),
     ):
         with pytest.raises(KernelFailed, match=words):
             CpuBackend().launcher(row, CpuBackend().devices()[0], Problem(row.dtype, 1, 1, 1))

@@ -386,7 +386,7 @@ def test_resident_bytes_have_sums_of_32_bits(kernel):
     before = room.get()
     gemm.gemm(a, b, room[:33], alpha=2, beta=-1, out=room[1:], dtype="int32", kernel=kernel)  # out overlaps c
     assert np.array_equal(room.get()[1:], 2 * whole - before[:33])
-    with pytest.raises(TypeError, match="a has dtype int8, the product float32"):
+    with pytest.raises(TypeError, match="a has dtype int8, the product has float32"):
         gemm.gemm(a, cla.to_device(queue, y.astype(np.float32)))
     with pytest.raises(TypeError, match="int8"):
         gemm.gemm(a, b, kernel=kernel)

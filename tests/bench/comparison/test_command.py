@@ -26,7 +26,7 @@ from gemm.compare import Comparison
         (["--quick"], "--quick belongs to"),
         (["--html", "x.html"], "--html belongs to"),
         (["--compare-to", "no.json", "--backends", "cpu"], "No such file"),
-        (["--compare-to", str(ROOT / "README.md"), "--backends", "cpu"], "no JSON"),
+        (["--compare-to", str(ROOT / "README.md"), "--backends", "cpu"], "is not JSON"),
     ],
 )
 def test_one_line_and_status_2(capsys, argv, words):

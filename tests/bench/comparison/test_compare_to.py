@@ -64,7 +64,7 @@ def test_what_other_libraries_changed_by_is_the_machine():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("factor", "status", "words"), [(0.01, 1, "measured 3 times"), (99.0, 0, "0 times of 2 slower")]
+    ("factor", "status", "words"), [(0.01, 1, "measured 3 times"), (99.0, 0, "Of 2 measured times, 0 became slower")]
 )
 def test_injected(capsys, recorded, tmp_path, factor, status, words):
     """Against a run in which the cpu backend claims to have been a hundred times as fast, or as slow."""
