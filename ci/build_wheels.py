@@ -3,7 +3,9 @@
 WHEEL is one that was built on this machine. A wheel for another platform has the same Python files. Its libraries are
 compiled here: Zig has the C libraries of all these systems, Python's limited API has the same headers everywhere, and
 NumPy's wheel for the platform has NumPy's headers. For Windows, the import library of python3.dll is made of the stable
-ABI's list. Every wheel is checked: its tag, its files, and what its libraries import and export.
+ABI's list. Every wheel is checked: its tag, its files, and what its libraries import and export. At the end a table
+says what was made and checked. In it, "3 libraries" means: each is made for the right machine, and imports and exports
+only what it may.
 
 PLATFORMs are the keys of PLATFORMS; the default is all of them. Free-threaded Python has other headers: cibuildwheel
 builds its wheels.
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -159,10 +162,11 @@ def build_wheel(native: Path, platform: Platform, folder: Path) -> Path:
         tags = "".join(f"Tag: cp310-abi3-{tag}\n" for tag in platform.tag.split("."))
         kept = "".join(line for line in metadata.read_text().splitlines(keepends=True) if not line.startswith("Tag:"))
         metadata.write_text(kept.rstrip("\n") + "\n" + tags)
-        before = set(folder.glob("*.whl"))
-        subprocess.run([sys.executable, "-m", "wheel", "pack", "--dest-dir", folder, root], check=True)
-    (made,) = set(folder.glob("*.whl")) - before
-    return made
+        packed = Path(name, "packed")  # FOLDER may have the wheel of an earlier run
+        packed.mkdir()
+        subprocess.run([sys.executable, "-m", "wheel", "pack", "--dest-dir", packed, root], check=True)
+        (made,) = packed.iterdir()
+        return Path(shutil.copy(made, folder))
 
 
 SYSTEM_LIBRARIES = {
@@ -196,9 +200,9 @@ def check_library(file: Path, platform: Platform) -> None:
     print(f"  {file.name}: {file.stat().st_size >> 10} KiB, imports {', '.join(sorted(imported)) or 'nothing'}")
 
 
-def check_wheel(wheel: Path, platform: Platform) -> None:
-    """Check the wheel's files. Raises AssertionError or CalledProcessError."""
-    print(wheel.name)
+def check_wheel(wheel: Path, platform: Platform) -> str:
+    """Check the wheel's files. Returns what was checked. Raises AssertionError or CalledProcessError."""
+    print(wheel.name, flush=True)
     with tempfile.TemporaryDirectory() as name:
         zipfile.ZipFile(wheel).extractall(name)
         package = Path(name, "gemm")
@@ -206,19 +210,33 @@ def check_wheel(wheel: Path, platform: Platform) -> None:
         assert len(libraries) == 3 - (platform.system == "Windows"), libraries
         for library in libraries:
             check_library(library, platform)
-    if "manylinux" in platform.tag:  # musl's symbols have no versions
+    done = [f"{len(libraries)} libraries", "abi3audit", "twine"]
+    # Not for musl: its symbols have no versions, and auditwheel knows its libc only by Alpine's name.
+    if "manylinux" in platform.tag:
         shown = subprocess.run(["auditwheel", "show", wheel], check=True, capture_output=True, text=True).stdout
         assert f'"{platform.tag.partition(".")[0]}"' in shown.split("platform tag", 1)[1], shown
+        done.append("auditwheel")
     subprocess.run(["abi3audit", "--strict", wheel], check=True)
     subprocess.run(["twine", "check", "--strict", wheel], check=True)
+    return ", ".join(done)
 
 
 def main(native: Path, folder: Path, names: list[str]) -> None:
+    if missing := [tool for tool in ("uv", "auditwheel", "abi3audit", "twine") if not shutil.which(tool)]:
+        sys.exit(f"not on the path: {', '.join(missing)}")
+    chosen = {name: PLATFORMS[name] for name in names or PLATFORMS}
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names or PLATFORMS:
-        platform = PLATFORMS[name]
+    table = [("platform", "tag", "MiB", "checked", "seconds")]
+    for name, platform in chosen.items():
+        start = time.monotonic()
         wheel = build_wheel(native.resolve(), platform, folder)
-        check_wheel(wheel, platform)
+        checked = check_wheel(wheel, platform)
+        tag = f"cp310-abi3-{platform.tag.partition('.')[0]}"
+        size, seconds = wheel.stat().st_size / 2**20, time.monotonic() - start
+        table.append((name, tag, f"{size:.1f}", checked, f"{seconds:.0f}"))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 if __name__ == "__main__":
