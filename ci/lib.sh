@@ -136,7 +136,7 @@ named() { # NAMES of `kernels`: print them as options of gemm verify
 }
 
 readme() { # TAG: print the command in README.md's code block marked "sh TAG"
-    awk -v fence="\`\`\`sh $1" '$0 == fence {inside = 1; next} inside {print; found = 1; exit} END {exit !found}' "$ROOT/README.md" ||
+    awk -v fence="\`\`\`sh $1" '$0 == fence {inside = 1; next} inside && /^```/ {exit} inside {print; found = 1} END {exit !found}' "$ROOT/README.md" ||
         die "README.md has no block marked 'sh $1'"
 }
 

@@ -33,7 +33,7 @@ PAGE = """\
 
 This page shows charts of gemm's speed. Scripts draw them from recorded runs in
 [benchmarks/results](../benchmarks/results/README.md), and each chart names the date and the commit of its runs.
-[Compared with other libraries](peers.md) has the numbers.
+[Compared with other libraries](peers.md) has the numbers. Click a chart to see it in full size.
 
 ## Reports
 
@@ -51,23 +51,23 @@ absolute figures are not reliable.
 The charts show the best peer's time ÷ gemm's time for each product: above 1 gemm is faster. Other peers are grey.
 `docs/make_cpu_chart.py` draws the charts.
 
-![The CPU backend against its peers on two cores of a Zen 3](cpu.svg)
+[![The CPU backend against its peers on two cores of a Zen 3](cpu.svg)](cpu.svg)
 
-![The CPU backend against its peers on a 16-core Xeon with AVX-512](cpu-xeon.svg)
+[![The CPU backend against its peers on a 16-core Xeon with AVX-512](cpu-xeon.svg)](cpu-xeon.svg)
 
 ## CUDA compared with cuBLAS
 
 The chart shows TFLOP/s over FLOPs per byte. The limits are the bandwidth of copies and the data sheet's peak.
 `docs/make_cuda_chart.py` draws the chart.
 
-![TFLOP/s of gemm and of cuBLAS's best over FLOPs per byte, one panel for each type](cuda.svg)
+[![TFLOP/s of gemm and of cuBLAS's best over FLOPs per byte, one panel for each type](cuda.svg)](cuda.svg)
 
 ## What auto loses
 
 The chart shows, for random products, the time of the candidate that `backend="auto"` chose ÷ the time of the fastest
 candidate. `docs/make_auto_charts.py` draws the chart. See [How auto decides](auto.md#cost-of-wrong-choices).
 
-![Regret over the share of problems, one line for each run](regret.svg)
+[![Regret over the share of problems, one line for each run](regret.svg)](regret.svg)
 
 ## Many small products
 
@@ -75,7 +75,7 @@ The chart shows the time per product for each way to compute [many small product
 calls, a block of `gemm.batching()`, lists for `gemm.gemm_many`, and one product of a stack. *New* means without `out`.
 The operands are separate arrays, slices of one array, or arrays on a GPU. `docs/make_auto_charts.py` draws the chart.
 
-![Nanoseconds per product for each way, one panel for each place of the operands](batching.svg)
+[![Nanoseconds per product for each way, one panel for each place of the operands](batching.svg)](batching.svg)
 """
 
 

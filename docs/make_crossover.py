@@ -24,19 +24,22 @@ CURVES = (
     ("cuda:0", "resident", "resident", "GPU, arrays in its memory"),
 )
 """(device, mode, class of the line, label)."""
-LEFT, RIGHT, TOP, BOTTOM = 78, 740, 62, 336
+LEFT, RIGHT, TOP, BOTTOM = 62, 584, 74, 230
 """Edges of the plot, in pixels."""
+WIDTH, HEIGHT = 600, 258
+"""Of the picture: its letters are legible on a phone, too, and the README's first screen has room for it."""
 STYLE = """\
-.page { fill: #ffffff } text { fill: #1f2328; font: 13px system-ui, sans-serif }
-.small { fill: #59636e; font-size: 11px }
-.title { font-size: 15px; font-weight: 600 } .grid { stroke: #d1d9e0; stroke-width: 1 }
+.page { fill: #ffffff } text { fill: #1f2328; font: 14px system-ui, sans-serif }
+.small { fill: #59636e; font-size: 12px }
+.title { font-size: 16px; font-weight: 600 } .grid { stroke: #d1d9e0; stroke-width: 1 }
 .line { fill: none; stroke-width: 2.5 } .mark { stroke-width: 1.5; stroke-dasharray: 4 3 }
 .cpu { stroke: #0969da } .host { stroke: #bc4c00 } .resident { stroke: #1a7f37 }
-text.cpu { fill: #0969da; stroke: none } text.host { fill: #bc4c00; stroke: none }
-text.resident { fill: #1a7f37; stroke: none }
+text.cpu, text.host, text.resident { stroke: #ffffff; stroke-width: 5; stroke-linejoin: round; paint-order: stroke }
+text.cpu { fill: #0969da } text.host { fill: #bc4c00 } text.resident { fill: #1a7f37 }
 @media (prefers-color-scheme: dark) {
 .page { fill: #0d1117 } text { fill: #f0f6fc } .small { fill: #9198a1 } .grid { stroke: #3d444d }
 .cpu { stroke: #58a6ff } .host { stroke: #f0883e } .resident { stroke: #3fb950 }
+text.cpu, text.host, text.resident { stroke: #0d1117 }
 text.cpu { fill: #58a6ff } text.host { fill: #f0883e } text.resident { fill: #3fb950 }
 }"""
 
@@ -78,11 +81,13 @@ def document() -> str:
     host, resident = threshold(record, "host"), threshold(record, "resident")
     gpu = next(device for device in record["devices"] if device["key"] == "cuda:0")
     driver, commit = gpu["driver"].partition(" ")[0], record["commit"][:7]
-    title = "float32 squares: the size from which the GPU is faster than the CPU"
-    caption = f"GFLOP/s over s, for s × s × s. {gpu['name']}, driver {driver}, and a 16-core Xeon"
+    title = "The size from which the GPU is faster than the CPU"
+    caption = "GFLOP/s over s, for s × s × s in float32, with transfers and without."
+    source = f"{gpu['name']} (driver {driver}) and a 16-core Xeon; {record['date'][:10]}, commit {commit}"
     parts = [
-        f'<text class="title" x="{LEFT}" y="24">{title}</text>',
-        f'<text class="small" x="{LEFT}" y="44">{caption}; {record["date"][:10]}, commit {commit}</text>',
+        f'<text class="title" x="{LEFT}" y="22">{title}</text>',
+        f'<text class="small" x="{LEFT}" y="41">{caption}</text>',
+        f'<text class="small" x="{LEFT}" y="58">{source}</text>',
     ]
     for power in range(-1, 6):
         level = y(10.0**power)
@@ -96,12 +101,13 @@ def document() -> str:
     for index, (_, _, name, label) in enumerate(CURVES):
         points = " ".join(f"{x(size)},{y(gflops)}" for size, gflops in sorted(curves[name].items()))
         parts.append(f'<polyline class="line {name}" points="{points}"/>')
-        parts.append(f'<text class="{name}" x="{LEFT + 14}" y="{TOP + 20 + 19 * index}">{label}</text>')
+        parts.append(f'<text class="{name}" x="{LEFT + 14}" y="{TOP + 17 + 18 * index}">{label}</text>')
     return "\n".join([
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 770 370" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'role="img">',
         f"<title>{title}</title>",
         f"<style>\n{STYLE}\n</style>",
-        '<rect class="page" width="770" height="370" rx="6"/>',
+        f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="6"/>',
         *parts,
         "</svg>\n",
     ])  # fmt: skip

@@ -1,6 +1,7 @@
 """The charts of a comparison, as image files and as SVG elements for a page. Needs matplotlib.
 
-There is one function for each chart. It takes the document and returns a matplotlib Figure, or None without data.
+There is one function for each chart. It takes the document and returns a matplotlib Figure, or None without data. A
+narrow figure is for phones: its panels are one below the other.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _STYLE = {
 }  # fmt: skip
 
 
-def charts(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
+def charts(document: dict[str, Any], narrow: bool = False) -> dict[str, tuple[str, str, Any]]:
     """{name: (title, caption, matplotlib Figure)}. Charts without data are absent."""
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE):
-        drawn = {make.__name__: (title, caption, make(document)) for title, caption, make in _CHARTS}
+        drawn = {make.__name__: (title, caption, make(document, narrow)) for title, caption, make in _CHARTS}
     return {name: chart for name, chart in drawn.items() if chart[2] is not None}
 
 
@@ -60,28 +61,26 @@ def save(document: dict[str, Any], folder: Path) -> list[Path]:
     return written
 
 
-def crossover(document: dict[str, Any], width: float = 9.0) -> Any:
+def crossover(document: dict[str, Any], narrow: bool = False) -> Any:
     """Rate against size for the first series of products: square products, unless the user chose other series."""
-    return _series(document, slice(0, 1), width)
+    return _series(document, slice(0, 1), 9.0, narrow)
 
 
-def crossover_narrow(document: dict[str, Any]) -> Any:
-    """`crossover` for a phone."""
-    return crossover(document, 4.4)
-
-
-def series(document: dict[str, Any]) -> Any:
+def series(document: dict[str, Any], narrow: bool = False) -> Any:
     """Rate against size for all series except the first."""
-    return _series(document, slice(1, None), 5.0)
+    return _series(document, slice(1, None), 5.0, narrow)
 
 
-def _series(document: dict[str, Any], some: slice, width: float) -> Any:
-    """Rate against size, with a panel for each series in `some`. Labels at the ends of the curves replace a legend."""
+def _series(document: dict[str, Any], some: slice, width: float, narrow: bool) -> Any:
+    """Rate against size, with a panel for each series in `some`. Labels at the ends of the curves replace a legend,
+    except in a narrow figure, where they would leave no room for the curves.
+    """
     names = [name for name in _by(find(document["results"]), "series") if name][some]
     if not names:
         return None
     colours = _colours(document)
-    figure, panels = _panels(len(names), width, 4.6)
+    figure, panels = _panels(len(names), width, 4.6, narrow=narrow)
+    curves: dict[str, Any] = {}
     for axes, name in zip(panels, names, strict=True):
         rows, ends = find(document["results"], series=name), []
         for contestant, own in _by(rows, "contestant").items():
@@ -89,30 +88,38 @@ def _series(document: dict[str, Any], some: slice, width: float) -> Any:
                 points = sorted((row["size"], row["gflops"]) for row in find(own, mode=mode))
                 if points:
                     bold = 2.6 if contestant == "cpu:0" else 1.4
-                    axes.plot(*zip(*points, strict=True), style, marker="o", color=colours[contestant], linewidth=bold)
-                    ends.append((*points[-1], contestant if mode == "host" else f"{contestant}, resident"))
+                    label = contestant if mode == "host" else f"{contestant}, resident"
+                    curve = axes.plot(*zip(*points, strict=True), style, marker="o", color=colours[contestant],
+                                      linewidth=bold, label=label)  # fmt: skip
+                    curves.setdefault(label, curve[0])
+                    ends.append((*points[-1], label, colours[contestant]))
         axes.set(title=name, xlabel="s", ylabel="GFLOP/s", yscale="log")
         _sizes(axes, rows)
-        _label(axes, ends)
+        if not narrow:
+            _label(axes, ends)
+    if narrow:
+        figure.legend(handles=list(curves.values()), loc="outside lower center", ncols=2)
     return figure
 
 
-def _label(axes: Any, ends: Iterable[tuple[float, float, str]]) -> None:
-    """Write each curve's name to the right of its end (x, y), from the top down, without overlaps."""
+def _label(axes: Any, ends: Iterable[tuple[float, float, str, str]]) -> None:
+    """Write each curve's name to the right of its end (x, y), from the top down, without overlaps. A line in the
+    curve's colour leads from the end to the beginning of the name.
+    """
     low, high = axes.get_ylim()
     line = (high / low) ** 0.055  # the height of a line of text on the logarithmic axis
     above = high * line
-    for x, y, name in sorted(ends, key=lambda end: -end[1]):
+    for x, y, name, colour in sorted(ends, key=lambda end: -end[1]):
         above = min(y, above / line)
-        axes.annotate(name, (x, y), (1.02, above), textcoords=("axes fraction", "data"), va="center",
-                      arrowprops={"arrowstyle": "-", "color": "0.5", "linewidth": 0.5})  # fmt: skip
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "relpos": (0, 0.5), "shrinkA": 1}
+        axes.annotate(name, (x, y), (1.05, above), textcoords=("axes fraction", "data"), va="center", arrowprops=leader)
 
 
-def peak(document: dict[str, Any]) -> Any:
+def peak(document: dict[str, Any], narrow: bool = False) -> Any:
     rows = [row for row in _best(find(document["results"], family="squares")) if row["percent_of_peak"]]
     if not rows:
         return None
-    figure, (axes,) = _panels(1, 9.0, 3.4)
+    figure, (axes,) = _panels(1, 9.0, 3.4, narrow=narrow)
     for name, own in _by(rows, "contestant").items():
         points = sorted((row["size"], row["percent_of_peak"]) for row in own)
         axes.plot(*zip(*points, strict=True), marker="o", color=_colours(document)[name], label=name)
@@ -122,7 +129,7 @@ def peak(document: dict[str, Any]) -> Any:
     return figure
 
 
-def roofline(document: dict[str, Any]) -> Any:
+def roofline(document: dict[str, Any], narrow: bool = False) -> Any:
     from matplotlib.ticker import NullFormatter
 
     colours, dtype = _colours(document), document["dtype"]
@@ -133,7 +140,7 @@ def roofline(document: dict[str, Any]) -> Any:
     on = {key: own for key, own in _by(rows, "device").items() if key in document["roofs"]}
     if not on:
         return None
-    figure, panels = _panels(len(on), 5.0, 3.4)
+    figure, panels = _panels(len(on), 5.0, 3.4, narrow=narrow)
     for axes, (key, own) in zip(panels, on.items(), strict=True):
         roof = document["roofs"][key]
         reach = [_intensity(row, sizes) for row in own]
@@ -154,13 +161,13 @@ def roofline(document: dict[str, Any]) -> Any:
     return figure
 
 
-def layers(document: dict[str, Any]) -> Any:
+def layers(document: dict[str, Any], narrow: bool = False) -> Any:
     colours = _colours(document)
     families = _by([row for row in find(document["results"], mode="host") if not row["series"]], "family")
     if not families:
         return None
     most = max(len(_by(rows, "name")) for rows in families.values())
-    figure, panels = _panels(len(families), 5.0, 1.4 + 0.24 * most)
+    figure, panels = _panels(len(families), 5.0, 1.4 + 0.24 * most, narrow=narrow)
     for axes, (family, rows) in zip(panels, families.items(), strict=True):
         heights = {name: -at for at, name in enumerate(_by(rows, "name"))}
         for name, own in _by(rows, "contestant").items():
@@ -168,11 +175,13 @@ def layers(document: dict[str, Any]) -> Any:
             axes.plot(*points, "o", color=colours[name], label=name)
         axes.set_yticks(list(heights.values()), list(heights))
         axes.set(title=family, xlabel="GFLOP/s", xscale="log", ylim=(0.6 - len(heights), 0.4))
-    panels[-1].legend()
+    entries = {name: dot for axes in panels for dot, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = 2 if narrow else len(entries)
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
     return figure
 
 
-def choice(document: dict[str, Any]) -> Any:
+def choice(document: dict[str, Any], narrow: bool = False) -> Any:
     from matplotlib.colors import ListedColormap, to_rgb
     from matplotlib.patches import Patch
 
@@ -180,7 +189,7 @@ def choice(document: dict[str, Any]) -> Any:
     keys, chosen = np.unique(grid["chosen"], return_inverse=True)
     # The colours are mixed with white to keep the numbers on them readable.
     shades = [tuple(0.5 + 0.5 * part for part in to_rgb(colours.get(key, "0.5"))) for key in keys]
-    figure, panels = _panels(len(grid["k"]), 3.9, 4.1, columns=3)
+    figure, panels = _panels(len(grid["k"]), 3.9, 4.1, columns=3, narrow=narrow)
     ticks = [at + 0.5 for at in range(len(grid["sizes"]))]
     for axes, k, plane, lead in zip(panels, grid["k"], chosen.reshape(np.shape(grid["chosen"])), grid["lead"],
                                     strict=True):  # fmt: skip
@@ -203,7 +212,6 @@ def choice(document: dict[str, Any]) -> Any:
 _CHARTS = (
     ("Crossover", "Rate over size: solid from host to host, dashed with operands on the device; the cpu backend in "
      "bold. Where a device's solid curve is above the bold one, the device is worth its transfers.", crossover),
-    ("", "", crossover_narrow),
     ("Other series", "As above, for the other products that grow with one size.", series),
     ("Percent of peak", "Squares on resident operands, relative to the peak of the device's arithmetic.", peak),
     ("Rooflines", "All products on resident operands. The horizontal axis is the FLOPs per byte of operands and "
@@ -243,10 +251,12 @@ def _intensity(row: Row, sizes: Sequence[int]) -> float:
     return float(2 * m * n * k / moved)
 
 
-def _panels(count: int, width: float, height: float, columns: int = 2) -> tuple[Any, list[Any]]:
-    """A figure of `count` panels, each of this width and height in inches."""
+def _panels(count: int, width: float, height: float, columns: int = 2, narrow: bool = False) -> tuple[Any, list[Any]]:
+    """A figure of `count` panels, each of this width and height in inches, or as narrow as a phone."""
     from matplotlib.figure import Figure
 
+    if narrow:
+        width, columns = 3.9, 1
     columns = min(columns, count)
     lines = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * lines), layout="constrained")

@@ -155,7 +155,8 @@ def notes(document: dict[str, Any]) -> list[str]:
 
 def page(document: dict[str, Any]) -> str:
     """The report as a complete HTML page."""
-    title = f"gemm: {document['machine']['cpu']}, {document['date'][:10]}"
+    gpus = dict.fromkeys(device["name"] for device in document["devices"] if device["kind"] == "gpu")
+    title = f"gemm: {' and '.join([document['machine']['cpu'], *gpus])}, {document['date'][:10]}"
     return Template(_file("page.html")).substitute(
         title=escape(title), style=_file("page.css"), body=_sections(document)
     )
@@ -171,20 +172,24 @@ def _file(name: str) -> str:
 
 
 def _sections(document: dict[str, Any]) -> str:
-    parts = [f'<section id="headline"><p class="headline">{escape(headline(document))}</p></section>']
-    drawn = charts.charts(document)
-    *_, narrow = drawn.pop("crossover_narrow", (None,))
-    for name, (title, caption, figure) in drawn.items():
-        shown = charts.svg(name, figure)
-        if name == "crossover":
-            small = charts.svg("crossover-narrow", narrow)
-            shown = f'<div class="on-wide">{shown}</div><div class="on-narrow">{small}</div>'
+    parts = [f'<section id="headline">{_headline(document)}</section>']
+    narrow = charts.charts(document, narrow=True)
+    for name, (title, caption, figure) in charts.charts(document).items():
+        wide, small = charts.svg(name, figure), charts.svg(f"{name}-narrow", narrow[name][2])
+        shown = f'<div class="on-wide">{wide}</div><div class="on-narrow">{small}</div>'
         shown = f"<figure>{shown}\n<figcaption>{escape(caption)}</figcaption></figure>"
         parts.append(_section(f"chart-{name}", title, shown))
     parts.insert(2, _section("thresholds", "Offload thresholds", _thresholds(document)))
     parts += [_section(f"family-{name}", f"Results: {name}", _family(document, name)) for name in document["families"]]
     parts += [_machine(document), _section("method", "Method", f"<p>{escape(document['method'])}</p>")]
     return f'<div class="gemm-compare">{"".join(parts)}</div>'
+
+
+def _headline(document: dict[str, Any]) -> str:
+    """The headline. How to measure again is in smaller letters below it, and no line ends within an option."""
+    advice, then, _ = headline(document).partition(verdicts.ADVICE)
+    then = escape(then).replace("--seconds 60", '<span class="whole">--seconds 60</span>')
+    return f'<p class="headline">{escape(advice.strip())}</p>' + (f"<p>{then}</p>" if then else "")
 
 
 def _section(name: str, title: str, content: str) -> str:

@@ -66,7 +66,7 @@ def test_page(with_device):
     }  # fmt: skip
     names = [at["id"] for _, at in elements.seen if at.get("id")]
     assert len(set(names)) == len(names)
-    assert sum(tag == "svg" for tag, _ in elements.seen) == 6  # the crossover twice, for wide and narrow windows
+    assert sum(tag == "svg" for tag, _ in elements.seen) == 10  # each chart twice, for wide and narrow windows
     assert "&lt;b&gt;&amp;" in text
     assert "There is no GPU" not in text
     for _, at in elements.seen:  # nothing is loaded, nothing runs
