@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm.bench import text
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli.arguments import (
     LAYOUTS,
@@ -24,7 +23,7 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.core import disk_cache
+from gemm.core import disk_cache, text
 from gemm.core.problem import Device
 from gemm.select import candidates, probe, tuning_db
 from gemm.select.worker import Child
