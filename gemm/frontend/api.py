@@ -26,7 +26,7 @@ from gemm.frontend.arguments import (
     Trans,
     normalise,
 )
-from gemm.select import candidates, choice, verification, worker
+from gemm.select import candidates, choice, probe, verification, worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -336,12 +336,16 @@ def _cells(chosen: GemmPlan, c: Candidate) -> list[str]:
 
 
 def _remarks(chosen: GemmPlan, able: list[Candidate]) -> list[str]:
-    """The rules, other than the predicted time, that decide between these candidates: a sentence for each rule."""
+    """A sentence for each rule, other than the least predicted time, that decides between these candidates. The last
+    sentence says if the predictions are not reliable.
+    """
     found = []
     if len(able) > 1 and able[-1].kernel.dtype == "*":
         found.append(f"{able[-1].kernel.name} is used only if no other kernel can compute the product.")
     if any(c.kernel.third_party and (c.seconds or 0.0) < chosen.seconds for c in able):
         found.append(f"NumPy's BLAS is chosen only if its predicted time × {candidates.LEAD:g} is the least.")
+    if (disturbance := probe.disturbance()) and any(c.basis == "measured" for c in able):
+        found.append(disturbance)
     return found
 
 
