@@ -67,12 +67,12 @@ from peers.shapes import DTYPES, Shape, operands
 import gemm
 from gemm import execute
 from gemm.backends import registry
-from gemm.bench import text
 from gemm.bench.contest import Watch
 from gemm.bench.peers import Loop
 from gemm.bench.peers.cblas import native
 from gemm.bench.verdicts import spread
 from gemm.cli.arguments import positive
+from gemm.core import text
 from gemm.core.backend import Backend
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device, Problem

@@ -43,11 +43,11 @@ from peers.duel import compete
 from peers.ours import entered
 
 import gemm
-from gemm.bench import text
 from gemm.bench.contest import Watch
 from gemm.bench.peers import looped
 from gemm.bench.verdicts import spread
 from gemm.cli.arguments import positive
+from gemm.core import text
 
 Call = Callable[[], Any]
 FEW = 1000

@@ -75,9 +75,9 @@ from peers.tables import shape, show, show_means, show_roofs
 from peers.theirs import PEERS, load
 
 from gemm.backends import registry
-from gemm.bench import text
 from gemm.bench.contest import Watch
 from gemm.cli.arguments import listed, positive, save_json
+from gemm.core import text
 from gemm.core.problem import PRECISIONS
 from gemm.core.threads import granted
 from gemm.frontend import inventory

@@ -31,9 +31,9 @@ import recorded
 
 import gemm
 from gemm.backends import registry
-from gemm.bench import text
 from gemm.catalog import BY_NAME
 from gemm.cli.arguments import shapes
+from gemm.core import text
 from gemm.core.errors import BackendUnavailable
 
 Multiply = Callable[[np.ndarray, np.ndarray], np.ndarray]

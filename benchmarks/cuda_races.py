@@ -39,9 +39,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import recorded
 
 import gemm
-from gemm.bench import text
 from gemm.catalog import BY_NAME
 from gemm.cli.arguments import positive
+from gemm.core import text
 from gemm.select.verify.single import unit
 
 IN_A_ROW = 8

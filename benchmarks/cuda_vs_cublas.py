@@ -47,7 +47,7 @@ from cublas.products import FAMILIES, Family, Product, allowed, dtype_of, goal, 
 
 import gemm
 from gemm.backends.cuda.arrays import DeviceArray
-from gemm.bench import text
+from gemm.core import text
 
 _CLOCKS = "clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
 

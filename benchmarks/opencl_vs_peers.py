@@ -47,9 +47,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import recorded
 
 import gemm
-from gemm.bench import text
 from gemm.bench.peers import Absent
 from gemm.bench.peers.devices import CLBlast
+from gemm.core import text
 from gemm.core.errors import BackendUnavailable
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192)

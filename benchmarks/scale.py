@@ -48,10 +48,10 @@ import recorded
 
 import gemm
 import gemm.dask
-from gemm.bench import text
 from gemm.bench.contest import Watch
 from gemm.bench.verdicts import spread
 from gemm.cli.arguments import positive
+from gemm.core import text
 from gemm.dask.chunks import Cut, Limits, choose, least_side
 
 CONTESTANTS: dict[str, Callable[[Any, Any], Any]] = {

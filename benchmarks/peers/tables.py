@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm.bench import text
+from gemm.core import text
 
 from .families import Row
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from gemm.bench.products import Arithmetic, Shape
 from gemm.catalog import BACKENDS
+from gemm.core import threads
 from gemm.core.problem import NARROW, Device
 from gemm.select.verify.single import Case, shares
 
@@ -54,8 +55,6 @@ BUSY, BUSY_SHARE, STOLEN, SPREAD = 0.05, 0.005, 0.01, 0.05
 the hypervisor withholds at most STOLEN cores, and the ratios of the median row spread by at most SPREAD."""
 SPREADS = "the ratios of the median row spread by"
 """How the warning of `warnings` about the spread begins."""
-TICKS = 3
-"""Fewer ticks of the operating system's clock count as none: it counts the time of processes in whole ticks."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
 """Multiply-adds of a product whose reference NumPy computes without BLAS. Up to this limit, all elements are checked.
@@ -261,29 +260,10 @@ class Watch:
     """Measure the load by other processes: in the constructor for BEFORE seconds, then until `facts` is called."""
 
     def __init__(self) -> None:
-        self._load = _load()
-        self._begin()
-        if self._ticks:
+        self._load, before = _load(), threads.OtherProcesses()
+        if before.known:
             time.sleep(BEFORE)
-        self._before = self._shares()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._ticks, self._own, self._start = _ticks(), sum(os.times()[:4]), time.monotonic()
-
-    def _shares(self) -> tuple[float | None, float | None]:
-        """Cores that other processes used, and cores that a hypervisor withheld. None: not known.
-
-        Ended child processes of this process are no other processes.
-        """
-        wall, own = time.monotonic() - self._start, sum(os.times()[:4]) - self._own
-        after = _ticks()
-        if not (self._ticks and after):
-            return None, None
-        busy, steal = (now - then for now, then in zip(after, self._ticks, strict=True))
-        least = (TICKS - 0.5) / os.sysconf("SC_CLK_TCK")
-        others, withheld = (seconds / wall if seconds > least else 0.0 for seconds in (busy - own, steal))
-        return others, withheld
+        self._before, self._since = before.cores(), threads.OtherProcesses()
 
     def facts(self, spreads: list[float]) -> dict[str, Any]:
         """{load_before, load_after, others_before, stolen_before, others_cores, stolen, median_spread, warnings}.
@@ -296,7 +276,7 @@ class Watch:
         found = {
             "load_before": self._load, "load_after": _load(),
             **dict(zip(("others_before", "stolen_before"), self._before, strict=True)),
-            **dict(zip(("others_cores", "stolen"), self._shares(), strict=True)),
+            **dict(zip(("others_cores", "stolen"), self._since.cores(), strict=True)),
             "median_spread": statistics.median(spreads) if spreads else None,
         }  # fmt: skip
         return found | {"warnings": warnings(found)}
@@ -321,14 +301,3 @@ def warnings(quiet: Mapping[str, Any]) -> list[str]:
 
 def _load() -> list[float] | None:
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
-
-
-def _ticks() -> tuple[float, float] | None:
-    """CPU seconds since boot: (used by all processes, withheld by a hypervisor). None on systems other than Linux."""
-    try:
-        with Path("/proc/stat").open() as file:
-            user, nice, system, _, _, irq, soft, steal = (int(x) for x in file.readline().split()[1:9])
-    except (OSError, ValueError):  # not Linux
-        return None
-    rate = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + irq + soft) / rate, steal / rate

@@ -13,12 +13,13 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from gemm.bench import charts, text, verdicts
+from gemm.bench import charts, verdicts
 from gemm.bench.contest import SPREADS
 from gemm.bench.peaks import LINKS
 from gemm.bench.products import FAMILIES, FLOAT32, Arithmetic, Shape
 from gemm.bench.sweep import REPEATS
 from gemm.bench.verdicts import Row, find, offloaded
+from gemm.core import text
 
 THRESHOLDS = (
     "Each number is the smallest size from which a device stays ahead of the cpu backend; the number in brackets is "

@@ -47,8 +47,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from gemm.bench import text
 from gemm.bench.contest import ENOUGH, OWN
+from gemm.core import text
 
 Row = dict[str, Any]
 """A result of a comparison. gemm.compare defines its columns."""

@@ -41,7 +41,7 @@ import statistics
 from dataclasses import asdict
 from typing import Any
 
-from gemm.bench import contest, text, verdicts
+from gemm.bench import contest, verdicts
 from gemm.bench.contest import Contestant, Pace, Watch
 from gemm.bench.contestants import Entry, enter, named
 from gemm.bench.peaks import Peak, links, peak
@@ -67,6 +67,7 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
+from gemm.core import text
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import inventory

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from gemm.bench import charts, report, text, verdicts
+from gemm.bench import charts, report, verdicts
 from gemm.bench.comparison import Comparison, compare
 from gemm.bench.contestants import PEERS
 from gemm.bench.products import FAMILIES, cases
@@ -24,6 +24,7 @@ from gemm.cli.arguments import (
     some_of,
     writable,
 )
+from gemm.core import text
 from gemm.core.problem import Device
 from gemm.frontend.inventory import device_facts, machine
 

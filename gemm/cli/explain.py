@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
-from collections import Counter
 
 import numpy as np
 
-from gemm.bench import text
 from gemm.catalog import BACKENDS
 from gemm.cli.arguments import Mistake, add_shape, arithmetic, shape
 from gemm.core import operands
@@ -20,9 +17,6 @@ EXAMPLES = """examples:
   gemm explain -M 16 -N 16 -K 16 --batch 1000 --dtype float64
   gemm explain -M 640 -N 640 -K 640 --backend opencl --kernel sgemm_adreno_image_8x4
 """
-
-MOST, LEFT_OUT = 10, 8
-"""How many candidates, and how many reasons why others cannot run, fit on a screen."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -56,40 +50,5 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     except (ValueError, TypeError) as error:  # the message of api.plan names the argument
         raise Mistake(str(error)) from None
-    if args.all:
-        print(api.describe(plan))
-    else:
-        _summarise(plan)
+    api.show(plan, every=args.all)
     return 0
-
-
-def _summarise(plan: api.GemmPlan) -> None:
-    """Print the fastest candidates, how many others there are, and the choice."""
-    able = sorted((each for each in plan.candidates if each.seconds), key=lambda each: each.seconds or 0)
-    lines = [
-        [each.kernel.name, each.device.key, *map(text.seconds, (each.seconds, each.launch, each.transfer)),
-         text.seconds(each.compute), each.basis] for each in able[:MOST]
-    ]  # fmt: skip
-    head = ["kernel", "device", "predicted", "launch", "transfer", "compute", "basis"]
-    title = api.describe(plan).partition("\n")[0]
-    text.table(head, lines, numbers=range(2, 6), title=title, spare=("basis", "launch", "transfer", "compute"))
-    problem = plan._problem
-    able_not = [
-        each for each in plan.candidates if each.why_not and each.kernel.multiplies(problem.dtype, problem.inputs)
-    ]
-    left_out = Counter((each.device.key, each.why_not.split(" (")[0].split(", which")[0]) for each in able_not)
-    print()
-    if len(able) > MOST:
-        print(f"Slower: {text.counted(len(able) - MOST, 'further candidate')}.")
-    text.bullets(
-        "Not possible (all candidates: gemm explain --all):",
-        [
-            textwrap.shorten(
-                f"{text.counted(count, 'kernel')} on {key}: {why}", min(110, text.columns() - 2), placeholder=" ..."
-            )
-            for (key, why), count in left_out.most_common(LEFT_OUT)
-        ],
-    )
-    operands = [f"{name} is {how}" for name, how in plan.operands.items()]
-    text.say(*([f"operands: {', '.join(operands)}."] if operands else []),
-             f"chosen: {plan.kernel} on {plan.device}: {plan.reason}.")  # fmt: skip

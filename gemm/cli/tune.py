@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm.bench import text
 from gemm.catalog import KERNELS, Kernel
 from gemm.cli.arguments import (
     LAYOUTS,
@@ -24,9 +23,9 @@ from gemm.cli.arguments import (
     shapes,
     writable,
 )
-from gemm.core import disk_cache
+from gemm.core import disk_cache, text
 from gemm.core.problem import Device
-from gemm.select import candidates, probe, tuning_db
+from gemm.select import candidates, probe, tuning_db, verification
 from gemm.select.worker import Child
 from gemm.tune import calibrate, tuner
 
@@ -110,6 +109,9 @@ def run(args: argparse.Namespace) -> int:
     if level != "off" or args.device or args.backends:
         devices, _ = select(args)
     if devices and level == "model":
+        if probe.disturbance() and not args.quick:
+            probe.forget(("probe", "costs"))  # the calibration belongs to the predictions from the old rates
+            verification.forget_choices()
         _calibrate(devices, min(args.time_budget, QUICK if args.quick else MODEL))
     elif devices and level != "off":
         status = _tune(args, devices, fast=level == "fast")

@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 
 from gemm.backends import registry
-from gemm.bench import text
 from gemm.catalog import HOST_BACKENDS, KERNELS, Kernel
 from gemm.cli.arguments import add_selection, check_kernels, positive, save_json, select, writable
+from gemm.core import text
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import inventory

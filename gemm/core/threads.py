@@ -1,5 +1,5 @@
 """Finds how many threads affinity, control groups and GEMM_NUM_THREADS grant this process. Reads environment variables,
-and makes the package's locks.
+measures the load by other processes, and makes the package's locks.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import cached_property, lru_cache
@@ -17,6 +18,9 @@ from gemm.core.errors import link
 
 MOST = 2**31 - 1
 """The largest int32. If a gemm_plan has this value in its field `threads`, only the engine's own limit applies."""
+
+TICKS = 3
+"""Fewer ticks of the operating system's clock count as none: it counts the time of processes in whole ticks."""
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -143,3 +147,40 @@ def _group_quota(folder: Path) -> float:
         return int(granted) / int(period) if granted not in ("max", "-1") else math.inf
     except (OSError, ValueError):  # absent, unreadable or of an unknown format: no known limit
         return math.inf
+
+
+class OtherProcesses:
+    """Measures the load by other processes, from the creation of this object on.
+
+    Attributes:
+        known: whether the system reports the load: only Linux does.
+    """
+
+    def __init__(self) -> None:
+        self._ticks, self._own, self._start = _ticks(), sum(os.times()[:4]), time.monotonic()
+        self.known = self._ticks is not None
+
+    def cores(self) -> tuple[float | None, float | None]:
+        """Cores that other processes used, and cores that a hypervisor withheld. None: not known.
+
+        Ended child processes of this process are no other processes.
+        """
+        wall, own = time.monotonic() - self._start, sum(os.times()[:4]) - self._own
+        after = _ticks()
+        if not (self._ticks and after):
+            return None, None
+        busy, steal = (now - then for now, then in zip(after, self._ticks, strict=True))
+        least = (TICKS - 0.5) / os.sysconf("SC_CLK_TCK")
+        others, withheld = (seconds / wall if seconds > least else 0.0 for seconds in (busy - own, steal))
+        return others, withheld
+
+
+def _ticks() -> tuple[float, float] | None:
+    """CPU seconds since boot: (used by all processes, withheld by a hypervisor). None on systems other than Linux."""
+    try:
+        with Path("/proc/stat").open() as file:
+            user, nice, system, _, _, irq, soft, steal = (int(x) for x in file.readline().split()[1:9])
+    except (OSError, ValueError):  # not Linux
+        return None
+    rate = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + soft) / rate, steal / rate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn, overload
@@ -27,7 +26,7 @@ from gemm.frontend.arguments import (
     Trans,
     normalise,
 )
-from gemm.select import candidates, choice, worker
+from gemm.select import candidates, choice, probe, verification, worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,6 +129,10 @@ def matmul(
 class GemmPlan:
     """A product with checked arguments and a chosen kernel. Call the plan with operands like those of `gemm.plan`.
 
+    A plan makes the choice and checks the options once, shows the kernel and the predicted time, and refuses operands
+    that make a different problem. A plan does not make the product faster: `gemm` finds its own plan of a repeated
+    product without Python code.
+
     Attributes:
         kernel, device: the names of the kernel and the device, joined by " + " if several devices share the product.
         seconds: the predicted time of the product, in seconds.
@@ -141,10 +144,12 @@ class GemmPlan:
 
     def __init__(self, options: Options, scales: tuple[Scalar, Scalar], example: Call) -> None:
         holder = example.out.device if isinstance(example.out, DeviceView) else None
-        self._options, self._scales, self._problem, self._holder = options, scales, example.problem, holder
+        self._options, self._problem, self._holder = options, example.problem, holder
+        self._alpha, self._beta = scales
         asked = options.backend, options.kernel
         execute.deliver(example.problem, *asked, holder, lambda chosen: self._take(chosen, example))
         self._cache = plan_cache.PlanCache(4)
+        self._run = self._cache.run  # the lookups of both names would take 5 % of a small product
 
     def _take(self, chosen: Plan, example: Call) -> None:
         """Use the plan `chosen` for products like `example`. Raises KernelFailed."""
@@ -184,12 +189,12 @@ class GemmPlan:
         """The product of these operands. Raises ValueError if the operands make a problem that differs from the plan's
         problem.
         """
-        given = a, b, c, out, bias, *self._scales
-        since = plan_cache.since()
-        result = self._cache.run(*given)  # PlanCache.repeat written out: calling it takes 7 % of a small product
-        if result is None:
-            result = self._cache.repeat_on_device(given)
-        return self._delivered(since, Given._make(given)) if result is None else result
+        result = self._run(a, b, c, out, bias, self._alpha, self._beta)
+        if result is not None:
+            return result
+        given, since = Given(a, b, c, out, bias, self._alpha, self._beta), plan_cache.since()
+        result = self._cache.repeat_on_device(given)
+        return self._delivered(since, given) if result is None else result
 
     def _delivered(self, since: object, given: Given) -> Any:
         """Compute a product that the plan cache does not know, and add the product to the plan cache."""
@@ -213,10 +218,12 @@ class GemmPlan:
         """What `explain` prints, as an HTML table, for notebooks."""
         from html import escape
 
-        table = [("", "kernel", "device", "time", "terms"), *_rows(self)]
+        able, excluded = _ranked(self)
+        table = [_COLUMNS, *(_cells(self, c) for c in able)]
+        table += [(c.kernel.name, c.device.key, c.why_not, "", "", "", "") for c in excluded]
         cell = '<td style="text-align: left">{}</td>'.format
         rows = "".join(f"<tr>{''.join(cell(escape(text.strip())) for text in row)}</tr>" for row in table)
-        first, *last = map(escape, _summary(self))
+        first, *last = map(escape, [*_summary(self), *_remarks(self, able)])
         return f"<p>{first}</p><table>{rows}</table><p>{'<br>'.join(last)}</p>"
 
     def __copy__(self, *_: Any) -> GemmPlan:
@@ -255,19 +262,42 @@ def plan(
 def explain(
     a: Any, b: Any, c: Any = None, *, out: Any = None, dtype: DTypeLike | None = None, **options: Unpack[Keywords]
 ) -> None:
-    """Print the kernel that `gemm` would choose for these arguments, the predicted times of all candidates, and the
-    reason. Arguments and errors are those of `gemm`.
+    """Print the kernel that `gemm` would choose for these arguments, the predicted times of the fastest candidates, and
+    the reason. Arguments and errors are those of `gemm`.
     """
     with worker.waiting():
         chosen = plan(a, b, c, out=out, dtype=dtype, **options)
-    print(describe(chosen))
+    show(chosen)
 
 
-def describe(chosen: GemmPlan) -> str:
-    """The text that `explain` prints for a plan."""
-    first, *last = _summary(chosen)
-    lines = [f"{mark} {kernel:34} {device:9} {time}{rest}" for mark, kernel, device, time, rest in _rows(chosen)]
-    return "\n".join([first, *lines, *last])
+MOST, LEFT_OUT = 10, 8
+"""How many candidates, and how many reasons why others cannot run, fit on a screen."""
+_COLUMNS = "kernel", "device", "predicted", "launch", "transfer", "compute", "basis"
+
+
+def show(chosen: GemmPlan, *, every: bool = False) -> None:
+    """Print a plan, as wide as the terminal permits: its candidates, why other kernels cannot run, and the choice.
+
+    Args:
+        every: print all candidates and all reasons, not only as many as fit on a screen.
+    """
+    from gemm.core import text  # imported here because a product needs no text
+
+    able, excluded = _ranked(chosen)
+    shown = [c for at, c in enumerate(able) if every or at < MOST or _used(chosen, c)]
+    title, *choice = _summary(chosen)
+    rows = [_cells(chosen, c) for c in shown]
+    text.table(_COLUMNS, rows, numbers=range(2, 6), title=title, spare=("basis", "launch", "transfer", "compute"))
+    print()
+    if len(shown) < len(able):
+        print(f"Not listed: {text.counted(len(able) - len(shown), 'further candidate')}.")
+    text.say(*_remarks(chosen, shown))
+    if every:
+        text.say("Not possible:", *(f"  {c.kernel.name} on {c.device.key}: {c.why_not}" for c in excluded))
+    else:
+        reasons = [text.shortened(reason, 2) for reason in _reasons(excluded)]
+        text.bullets("Not possible (all candidates: gemm explain --all):", reasons)
+    text.say(*choice)
 
 
 def _summary(chosen: GemmPlan) -> list[str]:
@@ -276,31 +306,61 @@ def _summary(chosen: GemmPlan) -> list[str]:
     batch = f"{problem.batch} × " if problem.batch > 1 else ""
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
     if chosen.operands:
-        lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}")
-    return [*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}"]
+        lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}.")
+    return [*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}."]
 
 
-def _rows(chosen: GemmPlan) -> Iterator[tuple[str, str, str, str, str]]:
-    """For each candidate of a plan: "→" if it is chosen, the kernel, the device, the predicted time, and its terms.
+def _ranked(chosen: GemmPlan) -> tuple[list[Candidate], list[Candidate]]:
+    """The candidates of a plan that can run, in the order in which `auto` prefers them; and those that cannot run.
 
-    Kernels that cannot run come last; their time is "no: ", followed by the reason.
+    The NumPy reference is the last of the former. Kernels that failed in this process are the first of the latter.
     """
-    used = {(side.kernel.name, side.device.key) for side in chosen._sides}
-    candidates, problem = chosen.candidates, chosen._problem
-    for c in sorted((c for c in candidates if c.seconds is not None), key=lambda c: c.seconds or 0):
-        terms = f"launch {_time(c.launch)} + transfer {_time(c.transfer)} + compute {_time(c.compute)}"
-        mark = "→" if (c.kernel.name, c.device.key) in used else " "
-        basis = [c.basis]
-        if c.factor != 1:
-            basis.append(f"× {c.factor:.2f} as such products were measured")
-        if c.origin:
-            basis.append(" ".join([*(f"{name}={c.kernel.params[name]}" for name in c.kernel.space), c.origin]))
-        yield mark, c.kernel.name, c.device.key, _time(c.seconds or 0), f"  = {terms} ({', '.join(basis)})"
-    for c in candidates:
-        if c.why_not and c.kernel.multiplies(problem.dtype, problem.inputs):
-            yield " ", c.kernel.name, c.device.key, "no: ", c.why_not
+    found, problem = chosen.candidates, chosen._problem
+    able = [c for c in found if c.seconds is not None]
+    lead = {True: candidates.LEAD, False: 1.0}
+    able.sort(key=lambda c: (c.kernel.dtype == "*", (c.seconds or 0.0) * lead[c.kernel.third_party]))
+    excluded = [c for c in found if c.why_not and c.kernel.multiplies(problem.dtype, problem.inputs)]
+    excluded.sort(key=lambda c: not verification.failed(c.kernel, c.device))
+    return able, excluded
 
 
-def _time(seconds: float) -> str:
-    unit, scale = ("s ", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
-    return f"{seconds / scale:7.2f} {unit}"
+def _used(chosen: GemmPlan, c: Candidate) -> bool:
+    return any((c.kernel.name, c.device.key) == (side.kernel.name, side.device.key) for side in chosen._sides)
+
+
+def _cells(chosen: GemmPlan, c: Candidate) -> list[str]:
+    """The texts of a candidate in the columns _COLUMNS. An arrow marks a kernel that the plan uses."""
+    from gemm.core import text
+
+    basis = [c.basis]
+    if c.factor != 1:
+        basis.append(f"× {c.factor:.2f} as such products were measured")
+    if c.origin:
+        basis.append(" ".join([*(f"{name}={c.kernel.params[name]}" for name in c.kernel.space), c.origin]))
+    times = map(text.seconds, (c.seconds, c.launch, c.transfer, c.compute))
+    return [f"{'→' if _used(chosen, c) else ' '} {c.kernel.name}", c.device.key, *times, ", ".join(basis)]
+
+
+def _remarks(chosen: GemmPlan, able: list[Candidate]) -> list[str]:
+    """A sentence for each rule, other than the least predicted time, that decides between these candidates. The last
+    sentence says if the predictions are not reliable.
+    """
+    found = []
+    if len(able) > 1 and able[-1].kernel.dtype == "*":
+        found.append(f"{able[-1].kernel.name} is used only if no other kernel can compute the product.")
+    if any(c.kernel.third_party and (c.seconds or 0.0) < chosen.seconds for c in able):
+        found.append(f"NumPy's BLAS is chosen only if its predicted time × {candidates.LEAD:g} is the least.")
+    if (disturbance := probe.disturbance()) and any(c.basis == "measured" for c in able):
+        found.append(disturbance)
+    return found
+
+
+def _reasons(excluded: list[Candidate]) -> list[str]:
+    """The reasons why candidates cannot run, LEFT_OUT at most. Kernels of a device with the same reason are counted."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for c in excluded:
+        groups.setdefault((c.device.key, c.why_not.split(" (")[0].split(", which")[0]), []).append(c.kernel.name)
+    return [
+        f"{names[0] if len(names) == 1 else f'{len(names)} kernels'} on {key}: {why}"
+        for (key, why), names in list(groups.items())[:LEFT_OUT]
+    ]

@@ -268,6 +268,8 @@ def sections(*, every: bool = True) -> Iterator[str]:
         if name in os.environ:
             yield f"{name}={os.environ[name]}: {meaning}"
     yield _cache_text(cache_facts())
+    if disturbance := probe.disturbance():
+        yield disturbance
     yield "\nBackends"
     for name in BACKENDS:
         yield from _backend_text(name, backend_facts(name))

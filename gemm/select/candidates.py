@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
 from gemm.backends import registry
-from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel
+from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel, simplest
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, unknown
 from gemm.core.problem import ALL, HYBRID, PRECISIONS, Candidate, Device, Problem, Rates
@@ -64,6 +65,8 @@ class RowOnDevice:
                 link = facts.link(device) if cost.modelled(row, device) else None
                 kernels = (row, *tuning_db.variants(row, device))
                 self._rates = {kernel.label: link or facts.rates(kernel, device) for kernel in kernels}
+                if self.last_resort:
+                    self._rates[row.label] = _reference_rates(row, device, example, facts)
             self._rates[row.label] = self._rates.get(row.label) or cost.guess(row, device)
             measured, least = [rates for rates in self._rates.values() if rates], calibration.least(row, device)
             self.bound = cost.Bound(row, device, measured, moved=example.device == "host", least=least)
@@ -113,6 +116,17 @@ class RowOnDevice:
             cause = tuning_db.failure(row, kernel, device, problem)
             return f"failed when it was tuned: {cause}" if cause else ""
         return ""
+
+
+def _reference_rates(row: Kernel, device: Device, example: Problem, facts: probe.Facts) -> Rates:
+    """Return the rates of the NumPy reference, which the probe does not measure.
+
+    For types that NumPy's BLAS multiplies, these are the measured rates of the BLAS row: both rows call numpy.matmul.
+    For other types, the arithmetic rate is the catalog's guess, and the rate of host memory is the measured one.
+    """
+    blas = simplest(row.backend, example.dtype, example.inputs)
+    measured = facts.rates(blas, device) if blas is not None else None
+    return measured or replace(cost.guess(row, device), memory=facts.memory.get(device.key, 0.0))
 
 
 class Lineup:

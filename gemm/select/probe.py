@@ -16,7 +16,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel, simplest
-from gemm.core import VERSION, disk_cache, engine
+from gemm.core import VERSION, disk_cache, engine, threads
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import EXTRA, Device, Rates
 from gemm.select import tuning_db, worker
@@ -36,6 +36,11 @@ RESTARTS = 4
 """Greatest number of workers for one probe. If the last worker dies, too, the probe ends with the results so far."""
 
 
+BUSY, BUSY_SHARE = 0.5, 0.1
+"""Rates are not reliable if other processes used more than BUSY cores, and more than BUSY_SHARE of all cores, while the
+rates were measured."""
+
+
 class Facts:
     """The results of a probe.
 
@@ -45,6 +50,7 @@ class Facts:
         memory: {device key: highest memory rate of its kernels}. Kernels without a memory rate of their own use it.
         unavailable: {backend: cause and remedy}.
         deadly: {backend: how its driver killed or hung a process}.
+        others: the number of cores that other processes used while the kernels were timed; 0.0 if it is not known.
     """
 
     def __init__(self, lines: list[Line]) -> None:
@@ -56,6 +62,7 @@ class Facts:
         for (_, where), x in self.kernels.items():
             self.memory[where] = max(self.memory.get(where, 0.0), x.get("memory", 0.0))
         self.deadly = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable" and x.get("deadly")}
+        self.others: float = max((x["others"] or 0.0 for x in lines if x["step"] == "load"), default=0.0)
 
     def of(self, kernel: Kernel, device: Device) -> dict[str, Any] | None:
         """Return the record of `kernel` on `device`; None if there is none.
@@ -157,6 +164,14 @@ def _begin(*kind: str) -> Task:
     return worker.begin(name, what, search)
 
 
+def disturbance() -> str:
+    """Return a sentence that says that other processes disturbed the probe whose results are known; or ""."""
+    known = recalled[entry()]
+    if known is None or known.others <= max(BUSY, BUSY_SHARE * (os.cpu_count() or 1)):
+        return ""
+    return f"Kernels were timed while other processes used {known.others:.1f} cores: gemm tune measures again."
+
+
 def look() -> Facts:
     """Search for devices in a worker and return the results. Uses and stores no cached results."""
     found: list[Facts] = []
@@ -164,10 +179,12 @@ def look() -> Facts:
     return found[0]
 
 
-def forget() -> None:
-    """Delete the results in this process and on disk. The next use runs a new probe."""
+def forget(kinds: Iterable[str] = ("probe", "begun", "drivers", "verified", "costs")) -> None:
+    """Delete the results in this process, and the cache entries of these kinds on disk. The next use runs a new probe
+    if the kinds include "probe".
+    """
     recalled.clear()
-    for kind in ("probe", "begun", "drivers", "verified", "costs"):
+    for kind in kinds:
         disk_cache.remove(entry(kind))
 
 
@@ -301,11 +318,11 @@ def _check(request: Line) -> Iterator[Line]:
 
 
 def explore(request: Line) -> Iterator[Line]:
-    """Yield a line for each backend, device and kernel, except for those that the request skips."""
+    """Yield a line for each backend, device and kernel, except for those that the request skips; then the load."""
     from gemm.select.measure import measure
     from gemm.select.verify.suite import verify
 
-    skip = request["skip"]
+    skip, load = request["skip"], threads.OtherProcesses()
     for name in BACKENDS:
         if name in skip or (name in HOST_BACKENDS and not request["verify"]):
             continue
@@ -333,6 +350,8 @@ def explore(request: Line) -> Iterator[Line]:
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
                 except Exception as error:  # any exception means that the kernel failed
                     yield {**record, "error": str(error) or repr(error)}
+    if request["verify"]:
+        yield {"step": "load", "others": load.cores()[0]}
 
 
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:

@@ -17,6 +17,7 @@ from gemm.bench.contest import Contestant, Pace
 from gemm.bench.peers import Unable, devices
 from gemm.bench.products import FLOAT32, Arithmetic, Shape
 from gemm.cli import bench
+from gemm.core import threads
 from gemm.core.problem import Device, Problem
 
 QUIET = {"load_before": [0.02, 0.1, 0.3], "load_after": [0.3, 0.1, 0.3], "others_before": 0.0, "stolen_before": 0.0,
@@ -197,9 +198,8 @@ def test_few_rounds_permit_no_ratio(capsys):
 def test_children_are_no_other_processes(monkeypatch):
     spent = [0.0]
     monkeypatch.setattr(contest, "BEFORE", 0.0)
-    monkeypatch.setattr(contest, "_ticks", lambda: (10 + spent[0], 0.01 * bool(spent[0])))
-    monkeypatch.setattr(contest.time, "process_time", lambda: 0.0)
-    monkeypatch.setattr(contest.os, "times", lambda: (0.0, 0.0, spent[0], 0.0, 0.0))
+    monkeypatch.setattr(threads, "_ticks", lambda: (10 + spent[0], 0.01 * bool(spent[0])))
+    monkeypatch.setattr(threads.os, "times", lambda: (0.0, 0.0, spent[0], 0.0, 0.0))
     watch = contest.Watch()
     spent[0] = 2.0
     facts = watch.facts([])

@@ -13,13 +13,13 @@ import gemm
 from gemm import cli, execute
 from gemm.backends import registry
 from gemm.backends.cpu import CpuBackend
-from gemm.bench import contest, text, verdicts
+from gemm.bench import contest, verdicts
 from gemm.bench.peaks import peak
 from gemm.bench.products import Shape
 from gemm.catalog import KERNELS
 from gemm.cli import COMMANDS, arguments, bench, info, main
 from gemm.cli import verify as verify_command
-from gemm.core import engine, threads
+from gemm.core import engine, text, threads
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import inventory
@@ -444,7 +444,23 @@ class TestExplain:
         assert max(map(len, lines)) <= 80
         whole = result_of(capsys, "explain", "-M", "1024", "-N", "1024", "-K", "1024", "--all")[1]
         assert len(whole.splitlines()) > 60
+        assert max(map(len, whole.splitlines())) <= 80
         assert "sgemm_cuda_tile" in whole
+
+    def test_python_prints_the_same(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        _, told, _ = result_of(capsys, "explain", "-M", "64", "-N", "48", "-K", "32", "--backend", "cpu")
+        gemm.explain(np.ones((64, 32), np.float32), np.ones((32, 48), np.float32), backend="cpu")
+        assert capsys.readouterr().out == told
+
+    def test_the_numpy_reference_is_last_and_said_to_be_the_last_resort(self, capsys):
+        _, told, _ = result_of(capsys, "explain", "-M", "4096", "-N", "1", "-K", "4096", "--all")
+        *_, last = (line.split() for line in told.partition("\n\n")[0].splitlines())
+        assert last[0] == "gemm_numpy_reference"
+        assert "gemm_numpy_reference is used only if no other kernel can compute the product." in told
+        _, told, _ = result_of(capsys, "explain", "-M", "9", "-N", "9", "-K", "9", "--kernel", "gemm_numpy_reference")
+        assert "→ gemm_numpy_reference" in told
+        assert "only if" not in told
 
     def test_types_and_precision(self, capsys):
         argv = ["explain", "-M", "64", "-N", "64", "-K", "64", "--dtype", "int32", "--inputs", "uint8,int8"]

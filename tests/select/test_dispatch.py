@@ -15,13 +15,15 @@ from helpers import at_once, python
 from numpy.testing import assert_array_equal
 
 import gemm
-from gemm import execute
+from gemm import cli, execute
 from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, Kernel
+from gemm.cli import tune
 from gemm.core import disk_cache, threads
 from gemm.core.backend import Backend
 from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device, Problem, Rates
+from gemm.frontend import inventory
 from gemm.select import calibration, candidates, cost, probe, verification, worker
 from gemm.select import measure as measuring
 from gemm.select.measure import measure
@@ -661,3 +663,33 @@ def test_an_item_of_a_gpu_takes_time_for_its_outputs(name, step):
     )
     assert more / few == pytest.approx((16 * step + cost.ENDS) / (4 * step + cost.ENDS))
     assert same == few  # k is computed in whole steps, which are not what waits in local memory
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/stat has the load of other processes")
+def test_a_probe_says_how_many_cores_other_processes_used(monkeypatch):
+    spent = iter((100.0, 118.0, 120.0))
+    moments = iter((0.0, 10.0, 20.0))
+    monkeypatch.setattr(threads, "_ticks", lambda: (next(spent), 0.0))
+    monkeypatch.setattr(threads.os, "times", lambda: (0.0, 0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(threads.time, "monotonic", lambda: next(moments))
+    lines = list(probe.explore({"skip": list(BACKENDS), "verify": True}))
+    assert lines == [{"step": "load", "others": 1.8}]
+    assert probe.Facts(lines).others == 1.8
+    assert list(probe.explore({"skip": list(BACKENDS), "verify": False})) == []  # it times nothing
+
+
+@pytest.mark.parametrize("others", [None, 0.4, 1.8])
+def test_a_disturbed_probe_is_mentioned_and_repeated_by_gemm_tune(monkeypatch, capsys, others):
+    device = registry.backend("cpu").devices()[0]
+    known = helpers.probed((device, {"sgemm_scalar_4x4": {"launch": 2e-6, "flops": 1e9, "memory": 1e10}}))
+    monkeypatch.setattr(probe.os, "cpu_count", lambda: 2)
+    helpers.remember(monkeypatch, probe.Facts([*known.lines, {"step": "load", "others": others}]))
+    verification.forget_choices()
+    note = "Kernels were timed while other processes used 1.8 cores: gemm tune measures again."
+    gemm.explain(A, B, kernel="sgemm_scalar_4x4")
+    assert (note in capsys.readouterr().out) == (others == 1.8)
+    assert (note in inventory.sections()) == (others == 1.8)
+    monkeypatch.setattr(tune, "_calibrate", lambda *_: None)
+    for options, kept in ((["--quick"], True), ([], others != 1.8)):
+        assert cli.main(["tune", "--device", "cpu:0", *options]) == 0
+        assert (probe.entry() in probe.recalled) == kept

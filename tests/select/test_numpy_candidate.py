@@ -9,7 +9,7 @@ from helpers import probed, remember
 import gemm
 from gemm import execute
 from gemm.backends import registry
-from gemm.catalog import KERNELS
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Problem
@@ -151,6 +151,28 @@ def test_bounds_stay_below_predictions_of_all_that_compute_in_host_memory(known)
             for _, bound, place in line.bounds(problem):
                 weighed = line.all[place].weigh(problem)
                 assert weighed.seconds is None or bound <= weighed.seconds * (1 + 1e-9)
+
+
+def test_explain_says_why_a_smaller_prediction_for_numpys_blas_is_not_enough(known, capsys):
+    known(facts(1.05))
+    a = np.ones((1024, 1024), np.float32)
+    gemm.explain(a, a)
+    told = capsys.readouterr().out
+    assert told.splitlines()[3].startswith("→ sgemm_")
+    assert "NumPy's BLAS is chosen only if its predicted time × 1.1 is the least." in told
+
+
+@pytest.mark.parametrize(("dtype", "rate"), [("float32", 2 * RATE), ("float64", 2 * RATE), ("int16", None)])
+def test_the_reference_has_the_rates_that_were_measured_for_the_same_function(known, dtype, rate):
+    known(found := facts(2.0))
+    device, reference = REAL("numpy").devices()[0], BY_NAME["gemm_numpy_reference"]
+    problem = replace(LARGE, m=4096, n=1, k=4096, dtype=dtype)
+    candidate = candidates.RowOnDevice(reference, device, problem, found, trusting=True).weigh(problem)
+    assert candidate.compute >= sum(problem.moved) / 1e10  # the measured rate of host memory
+    assert candidate.basis == ("measured" if rate else "guessed")
+    if rate:
+        large = candidates.RowOnDevice(reference, device, LARGE, found, trusting=True).weigh(LARGE)
+        assert large.compute == pytest.approx(LARGE.flops / rate, rel=0.2)
 
 
 def test_an_engine_that_is_missing_is_told_of_though_numpys_blas_computes(known, monkeypatch, caplog):

@@ -9,8 +9,9 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, ROOT, result_of
-from gemm.bench import contest, report, text
+from gemm.bench import contest, report
 from gemm.compare import Comparison
+from gemm.core import text
 
 
 @pytest.mark.parametrize(

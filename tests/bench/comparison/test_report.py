@@ -142,7 +142,7 @@ def test_plans_in_notebooks():
     shown = gemm.plan(np.ones((4, 4)), np.ones((4, 4)), backend="cpu")._repr_html_()
     assert shown.startswith("<p>4 × 4 × 4 float64, operands on host</p><table><tr>")
     assert "chosen: " in shown
-    assert '<td style="text-align: left">→</td>' in shown
+    assert '<td style="text-align: left">→ dgemm_' in shown
 
 
 def test_representations_are_one_readable_line(recorded):

@@ -68,6 +68,12 @@ def say(*words: str) -> None:
         print(textwrap.fill(each, min(110, columns()), subsequent_indent=indent, break_long_words=False))
 
 
+def shortened(line: str, indent: int = 0) -> str:
+    """A line that fits the output, and 110 columns, after `indent` spaces: " ..." replaces the end of a longer line."""
+    most = min(110, columns()) - indent
+    return line if len(line) <= most else f"{line[: most - 4].rstrip()} ..."
+
+
 def percent(share: float | None) -> str:
     """A share as text; "–" for None."""
     return "–" if share is None else f"{share:.0%}"
