@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import sys
 import textwrap
@@ -11,6 +10,8 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle, zip_longest
+
+from gemm.core.terminal import columns
 
 WIDTH = 20
 """Characters of a progress bar."""
@@ -51,12 +52,6 @@ def duration(left: float) -> str:
     if left < 95:
         return f"about {max(1, round(left / 10)) * 10} seconds"
     return f"about {counted(round(left / 60), 'minute')}" if left < 5400 else f"about {round(left / 3600)} hours"
-
-
-def columns() -> int:
-    """The width of the output: that of the terminal or $COLUMNS; no limit for files and pipes."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return shutil.get_terminal_size().columns if known else 1 << 16
 
 
 def say(*words: str) -> None:

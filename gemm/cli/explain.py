@@ -12,13 +12,14 @@ from gemm.bench import text
 from gemm.catalog import BACKENDS
 from gemm.cli.arguments import Mistake, add_shape, arithmetic, shape
 from gemm.core import operands
+from gemm.core.terminal import columns
 from gemm.frontend import api
 
 HELP = "show which kernel would compute a product, and why"
 EXAMPLES = """examples:
   gemm explain -M 1024 -N 1024 -K 1024
   gemm explain -M 16 -N 16 -K 16 --batch 1000 --dtype float64
-  gemm explain -M 640 -N 640 -K 640 --backend opencl --kernel sgemm_adreno_image_8x4
+  gemm explain -M 640 -N 640 -K 640 --backend opencl --all
 """
 
 MOST, LEFT_OUT = 10, 8
@@ -76,7 +77,8 @@ def _summarise(plan: api.GemmPlan) -> None:
     able_not = [
         each for each in plan.candidates if each.why_not and each.kernel.multiplies(problem.dtype, problem.inputs)
     ]
-    left_out = Counter((each.device.key, each.why_not.split(" (")[0].split(", which")[0]) for each in able_not)
+    causes = ((each.device.key, each.why_not.removeprefix(f"{each.device.key}: ")) for each in able_not)
+    left_out = Counter((key, why.split(" (")[0].split(", which")[0]) for key, why in causes)
     print()
     if len(able) > MOST:
         print(f"Slower: {text.counted(len(able) - MOST, 'further candidate')}.")
@@ -84,7 +86,7 @@ def _summarise(plan: api.GemmPlan) -> None:
         "Not possible (all candidates: gemm explain --all):",
         [
             textwrap.shorten(
-                f"{text.counted(count, 'kernel')} on {key}: {why}", min(110, text.columns() - 2), placeholder=" ..."
+                f"{text.counted(count, 'kernel')} on {key}: {why}", min(110, columns() - 2), placeholder=" ..."
             )
             for (key, why), count in left_out.most_common(LEFT_OUT)
         ],

@@ -81,7 +81,8 @@ def gemm(
         MemoryError: no device had enough memory for the product.
     """
     named = trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation
-    return _product(Given(a, b, c, out, bias, alpha, beta), Options(*named, type(trans_a), type(trans_b)))
+    classes = type(trans_a), type(trans_b), type(reproducible)
+    return _product(Given(a, b, c, out, bias, alpha, beta), Options(*named, *classes))
 
 
 def _product(given: Given, options: Options) -> Any:
@@ -231,7 +232,7 @@ class GemmPlan:
         )
 
     def __repr__(self) -> str:
-        return f"<GemmPlan {self.kernel} on {self.device}, about {self.seconds:.3g} s: {self.reason}>"
+        return f"<GemmPlan {self.kernel} on {self.device}, about {_time(self.seconds).strip()}: {self.reason}>"
 
 
 def plan(
@@ -244,8 +245,9 @@ def plan(
     if refuse := interop.maker("plan", a.__class__, b.__class__):
         refuse()
     options = Options(
-        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b)
-    )
+        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b),
+        type(reproducible),
+    )  # fmt: skip
     call = normalise(Given(a, b, c, out, bias, alpha, beta), options)
     if not call.out.size:
         raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")
@@ -298,7 +300,7 @@ def _rows(chosen: GemmPlan) -> Iterator[tuple[str, str, str, str, str]]:
         yield mark, c.kernel.name, c.device.key, _time(c.seconds or 0), f"  = {terms} ({', '.join(basis)})"
     for c in candidates:
         if c.why_not and c.kernel.multiplies(problem.dtype, problem.inputs):
-            yield " ", c.kernel.name, c.device.key, "no: ", c.why_not
+            yield " ", c.kernel.name, c.device.key, "no: ", c.why_not.removeprefix(f"{c.device.key}: ")
 
 
 def _time(seconds: float) -> str:
