@@ -5,9 +5,9 @@
     python benchmarks/cpu_vs_peers.py --families square,skinny --shapes 33,256,16x2000x2000 --rounds 5 --sample 1
     python benchmarks/cpu_vs_peers.py --quick
 
-pip install "gemm[peers]" installs the peers that PyPI has. Debian's libblis4-pthread and any library with cblas_sgemm
-(--library NAME=PATH) can take part. Missing peers are listed and skipped. If PyTorch is loaded, MKL must share its
-libgomp; to time MKL on Intel's OpenMP, run with --peers mkl.
+In a checkout, pip install ".[peers]" installs the peers that PyPI has. Debian's libblis4-pthread and any library with
+cblas_sgemm (--library NAME=PATH) can take part. Missing peers are listed and skipped. If PyTorch is loaded, MKL must
+share its libgomp; to time MKL on Intel's OpenMP, run with --peers mkl.
 
 Each round samples every contestant, in rotating order, after the threads of the previous contestant have gone to sleep.
 A ratio is the median over the rounds of the peer's time ÷ our time; above 1, gemm is faster. A contestant whose call

@@ -57,6 +57,9 @@ if importlib.util.find_spec("ml_dtypes"):
     import ml_dtypes  # noqa: F401  NumPy knows the name bfloat16 from then on
 
 
+os.environ.pop("COLUMNS", None)  # output that is captured has no width, unless a test sets one
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("gemm")
     group.addoption(

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { OPTIONS = 8, CLASSES = 2, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, SETS = 64 };
+enum { OPTIONS = 8, CLASSES = 3, FIXED = SCALES + OPTIONS, KEYWORDS = FIXED + 3, SETS = 64 };
 
 /* Options of an earlier call, and their Memo. The set owns the options, so no other object can get their addresses. */
 typedef struct {
@@ -71,10 +71,11 @@ static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyO
 /* Returns the Memo for options with the values in `option`, a new reference. Stores the Memo in front.sets under the
  * objects in `option`. Returns NULL without an error if there is no such Memo. */
 static PyObject *look_up(PyObject *const *option) {
+    static const int classed[CLASSES] = {0, 1, 4}; /* trans_a, trans_b, reproducible: 1 is no valid value, True is */
     PyObject *key = PyTuple_New(OPTIONS + CLASSES);
     if (!key) return NULL;
     for (int i = 0; i < OPTIONS + CLASSES; i++) {
-        PyObject *item = i < OPTIONS ? option[i] : (PyObject *)Py_TYPE(option[i - OPTIONS]);
+        PyObject *item = i < OPTIONS ? option[i] : (PyObject *)Py_TYPE(option[classed[i - OPTIONS]]);
         Py_INCREF(item);
         PyTuple_SetItem(key, i, item);
     }

@@ -16,12 +16,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gemm.cli import bench, explain, info, tune, verify
 from gemm.cli.arguments import Mistake, check_environment
 from gemm.core import VERSION
-from gemm.core.errors import BackendUnavailable
+from gemm.core.errors import BackendUnavailable, unknown
+from gemm.core.text import wrapped
 from gemm.select import worker
 
 COMMANDS = {"info": info, "bench": bench, "tune": tune, "verify": verify, "explain": explain}
@@ -29,8 +30,29 @@ REPLACED = {"doctor": "info --check"}
 """{a command of earlier versions: what replaces it}."""
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the examples. A description, which is one line, is wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        kind = argparse.RawDescriptionHelpFormatter if "\n" in text else argparse.HelpFormatter
+        return kind._fill_text(self, text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports an error in one line."""
+    """An ArgumentParser that reports an error in one line, with the option that a misspelt one may mean."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in the base class; but the parser of a sub-command reports an unknown argument itself, so that the message
+        names the help of this command.
+        """
+        found, extra = super().parse_known_args(args, namespace)
+        if extra:
+            word, options = extra[0].partition("=")[0], self._option_string_actions
+            if word.startswith("-"):
+                self.error(unknown("option", word, options))
+            example = ", such as -M 1024 -N 1024 -K 1024" if "-M" in options else ""
+            self.error(f"argument {word!r} belongs to no option: this command takes options only{example}")
+        return found, extra
 
     def error(self, message: str) -> NoReturn:
         raise Mistake(f"{message} (see {self.prog} --help)")
@@ -44,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     for name, module in COMMANDS.items():
         command = commands.add_parser(
             name, help=module.HELP, description=module.HELP, epilog=module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
         )  # fmt: skip
         module.add(command)
         command.set_defaults(run=module.run)
@@ -60,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words and words[0] in REPLACED:
             raise Mistake(f"there is no command {words[0]!r} any more: use gemm {REPLACED[words[0]]}")
+        if words and words[0] not in COMMANDS and not words[0].startswith("-"):
+            raise Mistake(f"{unknown('command', words[0], COMMANDS)} (see gemm --help)")
         args = parser().parse_args(words)
         if not (args.command == "info" and args.check):  # --check itself reports wrong variables, in more detail
             check_environment()
@@ -68,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except (Mistake, BackendUnavailable) as error:
-        print(f"gemm: {error}", file=sys.stderr)
+        print(wrapped(f"gemm: {error}", sys.stderr), file=sys.stderr)
         return 2
     except MemoryError as error:
-        print(f"gemm: out of memory: {error}", file=sys.stderr)
+        print(wrapped(f"gemm: out of memory: {error}", sys.stderr), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("gemm: interrupted", file=sys.stderr)

@@ -105,7 +105,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
                         help=f"{', '.join(PRECISIONS)}: the error bound (default: highest)")  # fmt: skip
     parser.add_argument("--reproducible", action="store_true", help="compute the same bits on every device")
     parser.add_argument("--threads", type=positive, metavar="COUNT",
-                        help="threads of the cpu backend and NumPy; the number of all cores sets no limit")  # fmt: skip
+                        help="threads of the cpu backend and NumPy (default: one for each core)")  # fmt: skip
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:

@@ -76,12 +76,13 @@ HELP = "time products on every backend, CPU against GPU"
 EXAMPLES = """examples:
   gemm bench -M 1024 -N 1024 -K 1024 --validate
   gemm bench --sizes 64,256,1024 --backends cpu,opencl,numpy
-  gemm bench --shapes 64x4096x4096,4096x64x4096 --dtype float64 --json results.json
-  gemm bench -M 640 -N 640 -K 640 --kernel sgemm_generic_naive --kernel sgemm_generic_local_16x16 --device opencl:0
+  gemm bench --shapes 64x4096x4096,4096x64x4096 --dtype float64 --json all.json
+  gemm bench --sizes 640 --kernel sgemm_generic_naive --device opencl:0
   gemm bench --compare --html report.html --json today.json
   gemm bench --compare-to yesterday.json
 
-The exit status is 1 when a result was wrong, a kernel failed, or a time is slower than in the file.
+The exit status is 1 when a result was wrong, a kernel failed, or a time is
+slower than in the file.
 """
 METHOD = (
     "Times are medians over interleaved rounds in one process; IQR is the interquartile range ÷ the median. Calls of "

@@ -77,7 +77,7 @@ def wanted(args: argparse.Namespace) -> bool:
 def run(args: argparse.Namespace) -> int:
     """Compare, print and write the results, and return the exit status."""
     if (args.html or args.plots) and importlib.util.find_spec("matplotlib") is None:
-        raise Mistake('charts need matplotlib: pip install "gemm[bench]"')
+        raise Mistake("charts need the package matplotlib: pip install matplotlib")
     families = args.families or (["squares"] if args.sizes else FAMILIES)
     peers = [] if args.peers == ["none"] else args.peers or PEERS
     how = arithmetic(args)

@@ -15,7 +15,7 @@ HELP = "show which kernel would compute a product, and why"
 EXAMPLES = """examples:
   gemm explain -M 1024 -N 1024 -K 1024
   gemm explain -M 16 -N 16 -K 16 --batch 1000 --dtype float64
-  gemm explain -M 640 -N 640 -K 640 --backend opencl --kernel sgemm_adreno_image_8x4
+  gemm explain -M 640 -N 640 -K 640 --backend opencl --all
 """
 
 

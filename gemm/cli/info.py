@@ -14,13 +14,14 @@ from typing import Any
 
 from gemm.cli.arguments import Mistake, save_json, writable
 from gemm.cli.checks import Finding, drivers, installation
+from gemm.core.text import wrapped
 from gemm.frontend import inventory
 
 HELP = "show devices, kernels, caches and versions, what is missing and how to get it; --check: find faults"
 EXAMPLES = """examples:
   gemm info            for people; --all for reports of problems
   gemm info --json     for programs; --json FILE writes it there
-  gemm info --check    find faults of drivers, permissions, caches, the engine and the environment, with remedies
+  gemm info --check    find faults of this installation, with remedies
   cc program.c $(gemm info --cc)     a program in C with the package's libgemm
 
 The exit status of --check is 0 if nothing is wrong, and 1 otherwise.
@@ -39,7 +40,7 @@ CHECKS: Mapping[str, Callable[[], Iterator[Finding]]] = {
     "verification": drivers.verification,
 }
 """The checks, in the order in which they run."""
-MARKS = {"error": "x", "warning": "!", "note": "-"}
+MARKS = {"error": "x", "warning": "!", "note": "i"}
 """{severity of a finding: the mark in front of it}."""
 
 
@@ -67,8 +68,7 @@ def run(args: argparse.Namespace) -> int:
             return 1
         return 0
     if args.json is None:
-        for section in inventory.sections(every=args.all):
-            print(section, flush=True)  # a driver may crash in a later section; this one is then already visible
+        inventory.show(every=args.all)
     else:
         _give(args.json, inventory.facts())
     return 0
@@ -96,9 +96,8 @@ def _check(to: Path | None) -> int:
     for name, findings in found.items():
         print(name if findings else f"  + {name}")
         for finding in findings:
-            print(f"  {MARKS[finding.severity]} {finding.what}\n      {finding.why}")
-            if finding.remedy:
-                print(f"      remedy: {finding.remedy}")
-            print(f"      {finding.document()['docs']}")
+            remedy = [f"remedy: {finding.remedy}"] if finding.remedy else []
+            lines = [finding.why, *remedy, finding.document()["docs"]]
+            print(wrapped("\n      ".join([f"  {MARKS[finding.severity]} {finding.what}", *lines])))
     print({0: "Nothing is wrong", 1: "One thing is wrong"}.get(wrong, f"{wrong} things are wrong"))
     return int(wrong > 0)

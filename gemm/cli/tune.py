@@ -31,16 +31,16 @@ from gemm.tune import calibrate, tuner
 
 HELP = "adapt the choice of devices and the parameters of their kernels to this machine"
 EXAMPLES = """examples:
-  gemm tune                                     calibrate the predictions of "auto" on this machine, in half a minute
-  gemm tune --quick                             the same in 5 seconds
-  gemm tune --level fast                        tune kernel parameters, a second for each class of products
+  gemm tune                  calibrate the predictions of "auto", in 30 seconds
+  gemm tune --quick          the same in 5 seconds
+  gemm tune --level fast     tune kernel parameters, a second for each class
   gemm tune --level full --time-budget 600 --export here.json
   gemm tune --device opencl:0 --kernel sgemm_adreno_image_8x4 --level full
-  gemm tune --import there.json                 import another machine's records of the same device; measure nothing
+  gemm tune --import there.json     import an equal device's records
 
-Candidates are checked and timed in a worker process. A candidate that hangs or crashes is not tried again with this
-driver. Each measurement is stored at once, and an interrupted run continues when you start it again. See
-docs/tuning.md.
+Candidates are checked and timed in a worker process. A candidate that hangs or
+crashes is not tried again with this driver. Each measurement is stored at once,
+and an interrupted run continues when you start it again. See docs/tuning.md.
 """
 SHAPES = (
     (1, 1024, 1024, 1024), (1, 512, 512, 512), (1, 256, 256, 256), (1, 2048, 2048, 2048), (1, 64, 4096, 4096),

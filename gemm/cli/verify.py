@@ -22,9 +22,9 @@ from gemm.select.verify.single import ORDERED, Mismatch, has_bits, ordered_hash
 HELP = "check every kernel on this machine's devices against the numerical contract"
 EXAMPLES = """examples:
   gemm verify                          every kernel that can run here
-  gemm verify --backends cpu --quick   the checks that a kernel must pass before "auto" chooses it
-  gemm verify --hashes                 the bits of reproducible=True: the same on all devices
-  gemm verify --stress 300             random overlapping products, for five minutes on each GPU
+  gemm verify --backends cpu --quick   the checks that "auto" requires
+  gemm verify --hashes                 the bits of reproducible=True
+  gemm verify --stress 300             random products, five minutes on each GPU
   gemm verify --kernel sgemm_adreno_image_8x4 --json verified.json
 
 The exit status is 1 when a check failed or nothing could be checked.

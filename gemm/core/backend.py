@@ -116,7 +116,7 @@ class Drivers:
         if self._process != os.getpid():
             raise BackendUnavailable(
                 self.name, f"{self._what} was in use when this process was forked, and does not survive a fork",
-                'start processes with multiprocessing.set_start_method("spawn")',
+                'Start processes with multiprocessing.set_start_method("spawn")',
             )  # fmt: skip
 
 

@@ -38,15 +38,30 @@ def _documentation() -> str:
     return str(named.get("Documentation", "docs")).rstrip("/")
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """One line about a name that does not exist: the names most like it, the names that contain it, or all if few."""
+_MEANT = {"gpu": ("cuda", "opencl")}
+"""{a name that users try: the names that they may mean}."""
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """One line about a name that does not exist: the names most like it, the names that contain it, or all if few.
+
+    Upper and lower case count as the same.
+    """
     import difflib
 
-    known = list(known)
-    close = difflib.get_close_matches(str(name), known, 3) or [each for each in known if str(name) in each][:3]
-    close = close or (known if len(known) <= 12 else [])
-    hint = f": did you mean {', '.join(close)}?" if close else ""
-    return f"{what} {name!r} is not known{hint}"
+    asked, names = str(name).lower(), {each.lower(): each for each in known}
+    close = [each for each in _MEANT.get(asked, ()) if each in names]
+    for cutoff in (0.8, 0.6):
+        close = close or difflib.get_close_matches(asked, names, 3, cutoff)
+    close = close or [each for each in names if asked in each][:3]
+    close = [names[each] for each in close]
+    if not close:
+        return f"{what} {name!r} is not known" + (f"; use {_either(list(names.values()))}" if len(names) <= 20 else "")
+    return f"{what} {name!r} is not known: did you mean {_either(close)}?"
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 class BackendUnavailable(RuntimeError):
@@ -60,6 +75,7 @@ class BackendUnavailable(RuntimeError):
     """
 
     def __init__(self, backend: str, cause: str, remedy: str = "") -> None:
+        cause = cause.removeprefix(f"{backend}: ")  # another exception of this class may be the cause
         self.backend, self.cause, self.remedy = backend, cause, remedy
         self.told = f"{backend}: {cause}" + (f". {remedy}" if remedy else "")
         super().__init__(self.told)

@@ -21,25 +21,28 @@ Cut = dict[int, Range]
 """A part of an array or of a product: {axis: range}. Axes without a range are whole."""
 
 
-def extra(name: str, why: str) -> np.dtype[Any]:
-    """NumPy's type for `name`, which is in EXTRA. Raises a TypeError if ml_dtypes is not installed; its message begins
-    with `why`.
-    """
+def needs_package(name: str) -> str:
+    """The sentence that says what a type of EXTRA needs."""
+    return f"{name} needs the package ml_dtypes: pip install ml_dtypes"
+
+
+def extra(name: str, argument: str) -> np.dtype[Any]:
+    """NumPy's type for `name`, which is in EXTRA. Raises a TypeError that names `argument` if ml_dtypes is missing."""
     try:
         found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except (ImportError, AttributeError) as error:
-        raise TypeError(f"{why}: for this type NumPy needs the package ml_dtypes; pip install ml_dtypes") from error
+        raise TypeError(f"{argument}: {needs_package(name)}") from error
     return found
 
 
-def bfloat16(why: str) -> np.dtype[Any]:
+def bfloat16(argument: str) -> np.dtype[Any]:
     """`extra` for bfloat16."""
-    return extra("bfloat16", why)
+    return extra("bfloat16", argument)
 
 
-def named(name: str, why: str) -> np.dtype[Any]:
-    """NumPy's type called `name`, which may be in EXTRA."""
-    return extra(name, why) if name in EXTRA else np.dtype(name)
+def named(name: str, argument: str) -> np.dtype[Any]:
+    """NumPy's type called `name`, which may be in EXTRA. `argument` is for the message of `extra`."""
+    return extra(name, argument) if name in EXTRA else np.dtype(name)
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle, zip_longest
+from typing import TextIO
 
 WIDTH = 20
 """Characters of a progress bar."""
@@ -53,10 +54,26 @@ def duration(left: float) -> str:
     return f"about {counted(round(left / 60), 'minute')}" if left < 5400 else f"about {round(left / 3600)} hours"
 
 
-def columns() -> int:
-    """The width of the output: that of the terminal or $COLUMNS; no limit for files and pipes."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+def columns(stream: TextIO | None = None) -> int:
+    """The width of the output: that of the terminal or $COLUMNS; no limit for files and pipes.
+
+    stream: sys.stdout by default.
+    """
+    known = (stream or sys.stdout).isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else 1 << 16
+
+
+def wrapped(text: str, stream: TextIO | None = None) -> str:
+    """`text`, each line of which is wrapped at the width of `stream`. Words are not broken, because a path or an
+    address that is copied from the output must be whole. Further lines are indented by four more spaces.
+    """
+    width, lines = columns(stream), []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]  # fmt: skip
+    return "\n".join(lines)
 
 
 def say(*words: str) -> None:

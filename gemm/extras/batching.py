@@ -35,7 +35,7 @@ from gemm.core.operands import item
 from gemm.core.problem import Device, Plan, Problem
 from gemm.frontend import plan_cache
 from gemm.frontend.api import at_once, gemm
-from gemm.frontend.arguments import DEFAULTS, Given, Host, Keywords, Options, named, normalise
+from gemm.frontend.arguments import DEFAULTS, Given, Host, Keywords, Options, check_options, named, normalise
 from gemm.select import gpu_model
 
 if TYPE_CHECKING:
@@ -272,12 +272,11 @@ def gemm_many(a: Any, b: Any, c: Any = None, *, out: Iterable[Any] | None = None
         ValueError, TypeError: as for `gemm.gemm`. The message names the product, and the products before it are
             complete.
     """
-    if unknown := options.keys() - {*DEFAULTS, "bias"}:
-        raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are bias, {', '.join(DEFAULTS)}")
+    check_options(options, ("bias", *DEFAULTS))
     columns = [_column(x) for x in (a, b, c, out)]
     count = _length(columns)
     alpha, beta, *values = (options.get(name, default) for name, default in DEFAULTS.items())
-    key: Any = Options(*values, *map(type, values[:2])) if "bias" not in options else []
+    key: Any = Options(*values, *map(type, (*values[:2], values[4]))) if "bias" not in options else []
     with batching() as batch:
         results = batch.at_once(key, (alpha, beta), count, columns)
         if results is None:
@@ -307,7 +306,8 @@ def _length(columns: Sequence[Any]) -> int:
     if columns[-1] is not None and "out" not in lengths:
         raise TypeError("out must be an iterable with one array for each product, not an array")
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"all iterables must have the same length, but the lengths are {lengths}")
+        counts = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise ValueError(f"the lists must have the same number of operands, but {counts}")
     return next(iter(lengths.values()))
 
 

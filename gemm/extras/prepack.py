@@ -234,7 +234,7 @@ def _packed(b: Any, options: Options) -> Prepared:
     plan_cache.settle()  # b may be the result of a pending product
     matrix = interop.wrap(b, "b")
     if matrix.ndim != 2:
-        raise ValueError(f"b has {matrix.ndim} axes; a prepared b must be a matrix with two axes")
+        raise ValueError(f"b must be a matrix with 2 axes; its number of axes is {matrix.ndim}")
     transposed, _ = transposes("b", options.trans_b)
     row = (1, matrix.shape[transposed])
     left: Operand = np.broadcast_to(np.zeros((), matrix.dtype), row)

@@ -80,7 +80,8 @@ def gemm(
         MemoryError: no device had enough memory for the product.
     """
     named = trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation
-    return _product(Given(a, b, c, out, bias, alpha, beta), Options(*named, type(trans_a), type(trans_b)))
+    classes = type(trans_a), type(trans_b), type(reproducible)
+    return _product(Given(a, b, c, out, bias, alpha, beta), Options(*named, *classes))
 
 
 def _product(given: Given, options: Options) -> Any:
@@ -220,7 +221,7 @@ class GemmPlan:
 
         able, excluded = _ranked(self)
         table = [_COLUMNS, *(_cells(self, c) for c in able)]
-        table += [(c.kernel.name, c.device.key, c.why_not, "", "", "", "") for c in excluded]
+        table += [(c.kernel.name, c.device.key, _why_not(c), "", "", "", "") for c in excluded]
         cell = '<td style="text-align: left">{}</td>'.format
         rows = "".join(f"<tr>{''.join(cell(escape(text.strip())) for text in row)}</tr>" for row in table)
         first, *last = map(escape, [*_summary(self), *_remarks(self, able)])
@@ -238,7 +239,9 @@ class GemmPlan:
         )
 
     def __repr__(self) -> str:
-        return f"<GemmPlan {self.kernel} on {self.device}, about {self.seconds:.3g} s: {self.reason}>"
+        from gemm.core import text
+
+        return f"<GemmPlan {self.kernel} on {self.device}, about {text.seconds(self.seconds)}: {self.reason}>"
 
 
 def plan(
@@ -251,8 +254,9 @@ def plan(
     if refuse := interop.maker("plan", a.__class__, b.__class__):
         refuse()
     options = Options(
-        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b)
-    )
+        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b),
+        type(reproducible),
+    )  # fmt: skip
     call = normalise(Given(a, b, c, out, bias, alpha, beta), options)
     if not call.out.size:
         raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")
@@ -293,7 +297,7 @@ def show(chosen: GemmPlan, *, every: bool = False) -> None:
         print(f"Not listed: {text.counted(len(able) - len(shown), 'further candidate')}.")
     text.say(*_remarks(chosen, shown))
     if every:
-        text.say("Not possible:", *(f"  {c.kernel.name} on {c.device.key}: {c.why_not}" for c in excluded))
+        text.say("Not possible:", *(f"  {c.kernel.name} on {c.device.key}: {_why_not(c)}" for c in excluded))
     else:
         reasons = [text.shortened(reason, 2) for reason in _reasons(excluded)]
         text.bullets("Not possible (all candidates: gemm explain --all):", reasons)
@@ -355,11 +359,15 @@ def _remarks(chosen: GemmPlan, able: list[Candidate]) -> list[str]:
     return found
 
 
+def _why_not(c: Candidate) -> str:
+    return c.why_not.removeprefix(f"{c.device.key}: ")
+
+
 def _reasons(excluded: list[Candidate]) -> list[str]:
     """The reasons why candidates cannot run, LEFT_OUT at most. Kernels of a device with the same reason are counted."""
     groups: dict[tuple[str, str], list[str]] = {}
     for c in excluded:
-        groups.setdefault((c.device.key, c.why_not.split(" (")[0].split(", which")[0]), []).append(c.kernel.name)
+        groups.setdefault((c.device.key, _why_not(c).split(" (")[0].split(", which")[0]), []).append(c.kernel.name)
     return [
         f"{names[0] if len(names) == 1 else f'{len(names)} kernels'} on {key}: {why}"
         for (key, why), names in list(groups.items())[:LEFT_OUT]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
@@ -19,7 +19,7 @@ from gemm.backends import registry
 from gemm.catalog import INPUTS, KERNELS, Backend
 from gemm.core import operands
 from gemm.core.backend import Launch
-from gemm.core.errors import delivering
+from gemm.core.errors import delivering, unknown
 from gemm.core.problem import (
     ACTIVATIONS,
     FP8,
@@ -93,7 +93,7 @@ class Given(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The options of `gemm.gemm`, and the Python classes of trans_a and trans_b.
+    """The options of `gemm.gemm`, and the Python classes of trans_a, trans_b and reproducible.
 
     An Options is a key of `plan_cache.memos`. The classes keep 1 and True apart in the key: the two are equal, but 1 is
     not a valid option. front.c builds the same key as a tuple with the items in the order of these fields.
@@ -109,6 +109,7 @@ class Options(NamedTuple):
     activation: Activation | None = None
     class_a: type = bool
     class_b: type = bool
+    class_reproducible: type = bool
 
 
 DEFAULTS: dict[str, Any] = {
@@ -121,6 +122,20 @@ DEFAULTS: dict[str, Any] = {
 def named(options: Options, alpha: Any, beta: Any) -> dict[str, Any]:
     """alpha, beta and `options` as keyword arguments for gemm.gemm."""
     return dict(zip(DEFAULTS, (alpha, beta, *options), strict=False))
+
+
+def check_options(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise TypeError if the name of an option is not in `known`, or if `reproducible` is not a bool."""
+    for name in options:
+        if name not in known:
+            raise TypeError(unknown("option", name, known))
+    check_reproducible(options.get("reproducible", False))
+
+
+def check_reproducible(value: object) -> None:
+    """Raise TypeError if the option `reproducible` is not a bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"reproducible must be a bool, not {type(value).__name__}")
 
 
 @dataclass
@@ -205,6 +220,8 @@ def normalise(given: Given, options: Options, own: tuple[tuple[int, ...], ...] =
 
     own: the shapes of a and b for errors, if they differ from the shapes of the operands in `given`.
     """
+    if options.reproducible is not True and options.reproducible is not False:
+        check_reproducible(options.reproducible)
     if options.precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, not {options.precision!r}")
     a, b, c, out, bias, *scales = given
@@ -363,7 +380,7 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     Raises TypeError if an operand or out has a dtype that does not fit.
     """
     if asked is not None:
-        known = operands.bfloat16("dtype is bfloat16") if asked == "bfloat16" else asked
+        known = operands.bfloat16("dtype") if asked == "bfloat16" else asked
         try:
             asked = np.dtype(known)
         except TypeError as error:

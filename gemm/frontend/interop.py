@@ -71,7 +71,7 @@ def _tensor(array: Any, name: str) -> Operand:
     kind = str(array.dtype).partition(".")[2]
     if kind not in EXTRA:
         return _on_host(array, name)
-    bits = extra(kind, f"{name} is a {kind} tensor")
+    bits = extra(kind, name)
     return np.asarray(array.view(getattr(torch, f"int{8 * bits.itemsize}"))).view(bits)
 
 

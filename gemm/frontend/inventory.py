@@ -251,9 +251,7 @@ def facts() -> dict[str, Any]:
 
 
 def sections(*, every: bool = True) -> Iterator[str]:
-    """The text of `gemm info` and `show_config`, in pieces.
-
-    `gemm info` prints each piece immediately. If a driver aborts the process, the earlier pieces are already visible.
+    """The text of `gemm info`, in pieces.
 
     Args:
         every: list all kernels, not only how many kernels each device can run, and those that failed.
@@ -290,9 +288,20 @@ def sections(*, every: bool = True) -> Iterator[str]:
         yield f"  and {len(failed) - 5} more that are not chosen unless named"
 
 
+def show(*, every: bool) -> None:
+    """Print `sections`, wrapped at the width of the terminal.
+
+    Each piece is printed immediately. If a driver aborts the process, the earlier pieces are already visible.
+    """
+    from gemm.core.text import wrapped  # imported here: `import gemm` needs no text
+
+    for section in sections(every=every):
+        print(wrapped(section), flush=True)
+
+
 def show_config() -> None:
-    """Print versions, devices, kernels and caches of this installation, for bug reports."""
-    print("\n".join(sections()))
+    """Print what `gemm info` prints: versions, devices, kernels and caches of this installation, for bug reports."""
+    show(every=False)
 
 
 def _cache_text(cache: dict[str, Any]) -> str:

@@ -160,7 +160,7 @@ PRODUCTS: dict[str, Callable[..., Any]] = {
 
 def only_products(options: Options) -> Options:
     """Check the options of `use` and `array`, and return them. Raises the errors of `gemm.gemm`."""
-    contractions.check({name: value for name, value in options.items() if name != "dtype"})
+    contractions.check(options)
     nothing = np.empty((0, 0), bool)  # an empty boolean array fits any dtype, so only the options can be wrong
     gemm(nothing, nothing, **options)
     return options

@@ -182,7 +182,9 @@ def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any
                 raise ValueError(f"label {label!r} of operand {i} has lengths {own[label]} and {length}")
         for label, length in own.items():
             if sizes.get(label, 1) != 1 and length not in (1, sizes[label]):
-                raise ValueError(f"label {label!r} has length {length} in operand {i}, but {sizes[label]} before")
+                raise ValueError(
+                    f"label {label!r} of operand {i} has length {length}; in an earlier operand it has {sizes[label]}"
+                )
             sizes[label] = sizes[label] if length == 1 and label in sizes else length
     stand_ins = [np.broadcast_to(0.0, shape) for shape in shapes]
     if isinstance(optimize, tuple) and optimize[0] == "einsum_path":

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from gemm.core.problem import DeviceView
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.api import at_once as gemm
-from gemm.frontend.arguments import Arithmetic, Host, common_dtype
+from gemm.frontend.arguments import Arithmetic, Host, check_options, common_dtype
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -33,9 +33,8 @@ OPTIONS = ("precision", "reproducible", "backend", "kernel")
 
 
 def check(options: dict[str, Any]) -> None:
-    """Raise TypeError if an option is not in OPTIONS."""
-    if unknown := options.keys() - OPTIONS:
-        raise TypeError(f"unexpected {', '.join(sorted(unknown))}; options are dtype, {', '.join(OPTIONS)}")
+    """Raise TypeError if an option is not in OPTIONS, or if `reproducible` is not a bool."""
+    check_options(options, ("dtype", *OPTIONS))
 
 
 @overload

@@ -20,6 +20,7 @@ from gemm.backends import registry
 from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, TARGETS, Kernel, simplest
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, unknown
+from gemm.core.operands import needs_package
 from gemm.core.problem import ALL, HYBRID, PRECISIONS, Candidate, Device, Problem, Rates
 from gemm.select import calibration, cost, probe, tuning_db, verification
 
@@ -177,7 +178,7 @@ def lineup(
                 raise BackendUnavailable(row.backend, cause.removeprefix(f"{row.backend}: "))
             devices = registry.backend(row.backend).devices()
         except BackendUnavailable as error:
-            nowhere = Device(row.backend, f"{row.backend}:none", "none")
+            nowhere = Device(row.backend, row.backend, "none")
             found.append(RowOnDevice(row, nowhere, example, facts, trusting=trusting, why_not=error.told))
             continue
         for device in devices:
@@ -213,8 +214,8 @@ def check_names(backend: str, kernel: str | None) -> None:
     family, _, number = backend.partition(":") if isinstance(backend, str) else ("", "", "")
     named = family in BACKENDS and (backend == family or number.isdigit())
     if not (named or (isinstance(backend, str) and (backend in ("auto", HYBRID, *ALL) or backend in TARGETS))):
-        names = ", ".join(("auto", *BACKENDS, HYBRID, *ALL, *sorted(TARGETS - set(BACKENDS))))
-        raise ValueError(f"backend must be one of {names} or a device such as 'opencl:0', not {backend!r}")
+        names = ("auto", *BACKENDS, HYBRID, *ALL, *sorted(TARGETS - set(BACKENDS)), "a device such as 'opencl:0'")
+        raise ValueError(unknown("backend", backend, names))
     if kernel is not None and kernel not in BY_NAME:
         raise ValueError(unknown("kernel", kernel, BY_NAME))
 
@@ -279,7 +280,7 @@ def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> s
     If the row's types need the package ml_dtypes and it is not installed, the result says this instead.
     """
     if kind := probe.missing_type(row):
-        return f"{kind} needs the package ml_dtypes: pip install ml_dtypes"
+        return needs_package(kind)
     missing = set(row.needs) - device.features
     if reproducible:
         missing |= set(row.ordered_needs) - device.features

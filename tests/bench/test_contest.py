@@ -14,7 +14,7 @@ import pytest
 from gemm.backends import registry
 from gemm.bench import charts, comparison, contest, contestants, peaks, products, verdicts
 from gemm.bench.contest import Contestant, Pace
-from gemm.bench.peers import Unable, devices
+from gemm.bench.peers import Absent, Unable, devices
 from gemm.bench.products import FLOAT32, Arithmetic, Shape
 from gemm.cli import bench
 from gemm.core import threads
@@ -314,3 +314,8 @@ def test_rooflines_count_the_bytes_of_narrow_inputs():
 def test_no_kernel_offers_the_arithmetic():
     chosen, lead = comparison._choice(Problem(m=8, n=8, k=8, dtype="complex64", reproducible=True))
     assert (chosen, lead) == ("none", None)
+
+
+def test_a_library_that_does_not_load_is_named_once():
+    with pytest.raises(Absent, match=r"^libnone\.so\.7: (?!libnone)"):
+        devices.CLBlast("libnone.so.7", None)

@@ -20,7 +20,7 @@ from gemm.catalog import KERNELS
 from gemm.cli import COMMANDS, arguments, bench, info, main
 from gemm.cli import verify as verify_command
 from gemm.core import engine, text, threads
-from gemm.core.errors import KernelFailed
+from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import inventory
 from gemm.select.verify import suite
@@ -87,15 +87,39 @@ class TestMistakes:
             (["verify", "--kernel", "nonsense"], "nonsense"),
             (["verify", "--quick", "--hush"], "--hush"),
             (["fly"], "fly"),
+            (["bnech"], "'bnech' is not known: did you mean bench? (see gemm --help)"),
+            (["bench", "--bakends", "cpu"], "did you mean --backends? (see gemm bench --help)"),
+            (["bench", "--bakends=cpu"], "'--bakends' is not known"),
+            (["explain", "-m", "4"], "did you mean -M? (see gemm explain --help)"),
+            (["bench", "1024", "1024", "1024"], "such as -M 1024 -N 1024 -K 1024 (see gemm bench --help)"),
+            (["info", "all"], "this command takes options only (see gemm info --help)"),
+            (["bench", "--backends", "gpu"], "did you mean cuda or opencl?"),
+            (["bench", "--plots", "x", "--compare"], "pip install matplotlib"),
+            (["bench", "--dtype", "bfloat16"], "--dtype: bfloat16 needs the package ml_dtypes: pip install ml_dtypes"),
             ([], "COMMAND"),
         ],
     )
-    def test_one_line_and_status_2(self, capsys, argv, words):
+    def test_one_line_and_status_2(self, capsys, monkeypatch, argv, words):
+        for name in ("ml_dtypes", "matplotlib"):
+            monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delenv("COLUMNS", raising=False)
         status, out, err = result_of(capsys, *argv)
         assert (status, out) == (2, "")
         assert words in err
         assert err.startswith("gemm: ")
         assert err.count("\n") == 1
+
+    def test_a_long_line_is_wrapped_at_the_width_of_the_terminal(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "70")
+        _, _, err = result_of(capsys, "bench", "--dtype", "int32", "--inputs", "int16")
+        assert max(map(len, err.splitlines())) <= 70
+        assert "which permits int8 or uint8,int8" in " ".join(err.split())
+
+    def test_causes_are_not_repeated_and_remedies_begin_with_a_capital(self):
+        inner = BackendUnavailable("cuda", "the driver does not load", "Install it")
+        assert str(BackendUnavailable("cuda", inner.told)).startswith("cuda: the driver does not load. Install it (")
+        remedies = [cause.partition(". ")[2] for cause in gemm.backends().values()]
+        assert all(remedy[:1] == remedy[:1].upper() for remedy in remedies)
 
     @pytest.mark.parametrize("variable", ["GEMM_NUM_THREADS", "GEMM_PROBE_TIMEOUT"])
     def test_environment(self, capsys, monkeypatch, variable):
@@ -139,6 +163,14 @@ class TestHelp:
         assert ended.value.code == 0
         assert f"gemm {command}" in capsys.readouterr().out.partition("examples:")[2]
 
+    @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+    def test_lines_fit_80_columns(self, capsys, monkeypatch, command):
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        lines = capsys.readouterr().out.splitlines()
+        assert not [line for line in lines if len(line) > 80]
+
     def test_version(self, capsys):
         with pytest.raises(SystemExit):
             main(["--version"])
@@ -147,13 +179,22 @@ class TestHelp:
 
 class TestInfo:
     def test_text_is_what_show_config_prints(self, capsys):
-        status, out, _ = result_of(capsys, "info", "--all")
+        status, out, _ = result_of(capsys, "info")
         gemm.show_config()
         assert status == 0
         same = [a for a, b in zip(out.splitlines(), capsys.readouterr().out.splitlines(), strict=True) if a != b]
         assert all(line.startswith("Cache") for line in same)  # it tells an age
-        assert all(row.name in out for row in KERNELS)
         assert "cpu:0" in out
+
+    def test_all_kernels(self, capsys):
+        status, out, _ = result_of(capsys, "info", "--all")
+        assert status == 0
+        assert all(row.name in out for row in KERNELS)
+
+    def test_lines_fit_the_terminal(self, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        _, out, _ = result_of(capsys, "info")
+        assert not [line for line in out.splitlines() if len(line) > 80 and " " in line.strip()]
 
     def test_fits_a_screen(self, capsys):
         status, out, _ = result_of(capsys, "info")
@@ -446,6 +487,8 @@ class TestExplain:
         assert len(whole.splitlines()) > 60
         assert max(map(len, whole.splitlines())) <= 80
         assert "sgemm_cuda_tile" in whole
+        assert ":none" not in out + whole
+        assert "on cuda: cuda: " not in out
 
     def test_python_prints_the_same(self, capsys, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")

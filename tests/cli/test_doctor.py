@@ -257,7 +257,9 @@ class TestDrivers:
         line = {"step": "unavailable", **line, "remedy": "do that"}
         monkeypatch.setattr(probe, "look", lambda: probe.Facts([line]))
         finding = only(drivers.devices())
-        assert (finding.severity, finding.about, finding.remedy) == (severity, about, "do that")
+        remedy = "do that" if severity == "error" else ""  # nothing is wrong, so there is nothing to do
+        assert (finding.severity, finding.about, finding.remedy) == (severity, about, remedy)
+        assert finding.what == f"{line['backend']}: {line['cause']}"
 
     @pytest.mark.parametrize(
         ("cause", "machine", "severity"),
@@ -275,7 +277,7 @@ class TestDrivers:
         line = {"step": "unavailable", "backend": "opencl", "cause": cause, "remedy": "do that"}
         monkeypatch.setattr(probe, "look", lambda: probe.Facts([line]))
         finding = only(drivers.devices())
-        assert (finding.severity, finding.remedy) == (severity, "do that")
+        assert (finding.severity, finding.remedy) == (severity, "do that" if severity == "error" else "")
 
     def test_kernels_that_failed(self, monkeypatch):
         lines = [
@@ -295,7 +297,18 @@ class TestCommand:
     def test_nothing_is_wrong(self, monkeypatch, capsys):
         self.planted(monkeypatch, Finding("note", "no GPU", "nothing needs one", "", "cuda"))
         assert main(["info", "--check"]) == 0
-        assert capsys.readouterr().out.endswith("Nothing is wrong\n")
+        shown = capsys.readouterr().out
+        assert "\n  i no GPU\n" in shown  # no sign of a fault
+        assert shown.endswith("Nothing is wrong\n")
+
+    def test_lines_fit_the_terminal(self, monkeypatch, capsys):
+        long = " ".join(["words"] * 30)
+        self.planted(monkeypatch, Finding("error", long, long, long, "cache"))
+        monkeypatch.setenv("COLUMNS", "60")
+        assert main(["info", "--check"]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 60
+        assert sum(line.count("words") for line in lines) == 90
 
     def test_something_is(self, monkeypatch, capsys):
         self.planted(monkeypatch, Finding("warning", "what", "why", "do that", "cache"))

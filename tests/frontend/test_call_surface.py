@@ -4,6 +4,7 @@ Entries are small integers, so that equality is due whatever computes; kernels a
 """
 
 import array
+import re
 import warnings
 from functools import partial
 
@@ -281,13 +282,18 @@ MISTAKES = {
     "alpha halves integers": ((A.astype(int), B.astype(int)), {"alpha": 0.5}, TypeError, "alpha"),
     "trans": ((A, B), {"trans_a": "X"}, ValueError, "trans_a.*X"),
     "trans is a number": ((A, B), {"trans_b": 1.5}, TypeError, "trans_b"),
-    "backend": ((A, B), {"backend": "gpu"}, ValueError, "backend.*cpu.*opencl.*cuda.*gpu"),
+    "backend": ((A, B), {"backend": "gpu"}, ValueError, "backend 'gpu' is not known: did you mean cuda or opencl"),
+    "backend, misspelt": ((A, B), {"backend": "openccl"}, ValueError, r"openccl' is not known: did you mean opencl\?$"),
+    "backend in capitals": ((A, B), {"backend": "CUDA"}, ValueError, r"did you mean cuda\?$"),
+    "backend like none": ((A, B), {"backend": "moon"}, ValueError, "use auto, cpu, .* or a device such as 'opencl:0'"),
     "backend is None": ((A, B), {"backend": None}, ValueError, "backend"),
     "kernel": ((A, B), {"kernel": "sgemm"}, ValueError, "kernel.*mean.*sgemm_"),
     "kernel of another dtype": ((A, B), {"kernel": "sgemm_scalar_4x4"}, TypeError, "multiplies float32, not float64"),
     "kernel of another backend": ((A, B), {"kernel": "dgemm_scalar_4x4", "backend": "opencl"}, ValueError,
                                   "does not belong"),
     "precision": ((A, B), {"precision": "low"}, ValueError, "precision.*highest.*low"),
+    "reproducible is a string": ((A, B), {"reproducible": "no"}, TypeError, "reproducible must be a bool, not str"),
+    "reproducible is None": ((A, B), {"reproducible": None}, TypeError, "reproducible must be a bool, not NoneType"),
     "not reproducible": ((A, B), NOT_ORDERED, ValueError, "reproducible"),
     "NumPy is not reproducible": ((A, B), {"backend": "numpy", "reproducible": True}, ValueError, "reproducible"),
     "objects": ((A.astype(object), B), {}, TypeError, r"\ba\b.*object"),
@@ -339,11 +345,46 @@ def test_mistakes_of_the_other_functions_name_their_arguments():
         (lambda: gemm.einsum("ij,jk", A, None), TypeError, "operand 1 is None"),
         (lambda: gemm.gemm_many([A, None], [B, B]), TypeError, "product 1: a is None"),
         (lambda: gemm.prepare(None), TypeError, "b is None"),
+        (lambda: gemm.prepare(A[0]), ValueError, "b must be a matrix with 2 axes; its number of axes is 1"),
+        (lambda: gemm.gemm_many([A] * 3, [B] * 4), ValueError, "the same number of operands, but a has 3, b has 4"),
+        (lambda: gemm.gemm_many([A], [B], alhpa=2), TypeError, "option 'alhpa' is not known: did you mean alpha"),
+        (
+            lambda: gemm.einsum("ij,jk", A, A),
+            ValueError,
+            "'j' of operand 1 has length 3; in an earlier operand",
+        ),
         (lambda: gemm.plan(A, B)(A, np.ones((4, 3))), ValueError, "products with n=2, not 3: make a new plan"),
         (lambda: gemm.gemm(A, B[:, 0], bias=np.ones(7)), ValueError, r"bias has shape \(7,\).*must be \(3,\)"),
     ):
         with pytest.raises(kind, match=pattern):
             call()
+
+
+@pytest.mark.parametrize("wrong", ["no", 1, 0, None])
+def test_reproducible_is_a_bool_for_each_function(wrong):
+    """1 == True, and the plans of repeated products are found by equal options: True goes first."""
+    for call in (
+        lambda option: gemm.gemm(A, B, reproducible=option),
+        lambda option: gemm.matmul(A, B, reproducible=option),
+        lambda option: gemm.plan(A, B, reproducible=option),
+        lambda option: gemm.explain(A, B, reproducible=option),
+        lambda option: gemm.prepare(B, reproducible=option),
+        lambda option: gemm.use(reproducible=option),
+        lambda option: gemm.array(A, reproducible=option),
+        lambda option: gemm.einsum("ij,jk", A, B, reproducible=option),
+        lambda option: gemm.einsum("ij->i", A, reproducible=option),
+        lambda option: gemm.tensordot(A, B, 1, reproducible=option),
+        lambda option: gemm.vecdot(A, A, reproducible=option),
+        lambda option: gemm.gemm_many([A], [B], reproducible=option),
+    ):
+        for right in (True, False, np.True_, np.False_, True):
+            call(right)
+        with pytest.raises(TypeError, match="reproducible must be a bool"):
+            call(wrong)
+
+
+def test_a_plan_prints_its_time_in_a_unit():
+    assert re.search(r"about [\d.]+ (µs|ms|s): ", repr(gemm.plan(A, B)))
 
 
 def test_positions_of_arguments():

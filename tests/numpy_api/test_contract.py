@@ -180,6 +180,8 @@ def test_unknown_options_and_dtypes_are_named():
         gemm.einsum("i,i", v, v, alpha=2)
     with pytest.raises(TypeError, match="trans_a"):
         gemm.tensordot(v, v, 1, trans_a=True)
+    with pytest.raises(TypeError, match="option 'reproducibel' is not known: did you mean reproducible"):
+        gemm.use(reproducibel=True)
     with pytest.raises(TypeError, match="operand 1 has dtype object"):
         gemm.einsum("i,i", v, v.astype(object))
 
@@ -321,7 +323,7 @@ def test_reproducible_bits_do_not_depend_on_the_layout():
 
 def test_options_reach_the_product():
     a = whole(2, 3)
-    with pytest.raises(ValueError, match="backend must be one of"):
+    with pytest.raises(ValueError, match="backend 'nonsense' is not known; use auto, cpu"):
         gemm.tensordot(a, a.T, 1, backend="nonsense")
     with pytest.raises(ValueError, match="precision must be one of"):
         gemm.einsum("ij,jk", a, a.T, precision="nonsense")

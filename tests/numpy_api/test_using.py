@@ -142,7 +142,8 @@ def test_reproducible_never_falls_back():
 
 
 @pytest.mark.parametrize(
-    "options", [{"backend": "x"}, {"precision": "x"}, {"kernel": "x"}, {"alpha": 2}, {"dtype": object}]
+    "options",
+    [{"reproducible": "no"}, {"backend": "x"}, {"precision": "x"}, {"kernel": "x"}, {"alpha": 2}, {"dtype": object}],
 )
 def test_wrong_options_are_refused_at_once(options):
     with pytest.raises((TypeError, ValueError), match=next(iter(options))):

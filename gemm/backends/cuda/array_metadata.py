@@ -306,7 +306,7 @@ def _dlpack(array: Any, name: str, devices: Devices) -> DeviceView:
 
 def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
     if str(spelled) in EXTRA:
-        return extra(str(spelled), f"{name} has dtype {spelled}")
+        return extra(str(spelled), name)
     try:
         dtype: np.dtype[Any] = np.dtype(spelled)
     except TypeError as error:

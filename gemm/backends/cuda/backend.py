@@ -32,8 +32,8 @@ from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import Work, item
 from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
 
-_INSTALL = 'pip install "gemm[cuda]"'
-_DRIVER = "install or update the NVIDIA driver (nvidia-smi must list the GPU)"
+_INSTALL = "Install NVRTC: pip install nvidia-cuda-nvrtc (for drivers of CUDA 12: nvidia-cuda-nvrtc-cu12)"
+_DRIVER = "Install or update the NVIDIA driver (nvidia-smi must list the GPU)"
 
 _CAPABILITIES = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 
@@ -232,7 +232,7 @@ def find_devices() -> tuple[Device, ...]:
         if version // 1000 < oldest:
             raise BackendUnavailable(
                 "cuda", f"the driver is made for CUDA {_dotted(version)}, NVRTC for {oldest}",
-                f'update the driver, or pip install "nvidia-cuda-nvrtc-cu{version // 1000}"',
+                f"Update the driver, or pip install nvidia-cuda-nvrtc-cu{version // 1000}",
             )  # fmt: skip
         devices = tuple(_describe(ordinal, version) for ordinal in range(int(driver.cuDeviceGetCount())))
     except KernelFailed as error:

@@ -41,12 +41,12 @@ _EXTENSIONS = {
 """The extensions that become features of a device. The feature's name has no prefix cl_ or cl_khr_."""
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
 _REMEDY = (
-    'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "gemm[opencl-cpu]"; on Termux (Adreno, Mali): '
+    'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "pyopencl[pocl]"; on Termux (Adreno, Mali): '
     "pkg install ocl-icd, then export LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib, where the phone's driver lies"
 )
 
 _NO_PYOPENCL = (
-    "pip install pyopencl. Where PyPI has no wheel of it, such as for Windows on Arm, this compiles it: "
+    "Install it: pip install pyopencl. Where PyPI has no wheel of it, such as for Windows on Arm, this compiles it: "
     "docs/install.md says what that needs"
 )
 

@@ -72,6 +72,11 @@ def looped(call: Callable[[], Any]) -> Loop:
     return loop
 
 
+def unloadable(path: str, error: Exception) -> Absent:
+    """The exception for a library that does not load. The loader's message often begins with the path already."""
+    return Absent(f"{path}: {str(error).removeprefix(f'{path}: ')}")
+
+
 def module(name: str) -> Any:
     """Import the module `name`. Raises Absent."""
     try:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.bench.peers import Absent, Loop, Peer, Unable
+from gemm.bench.peers import Absent, Loop, Peer, Unable, unloadable
 
 _NAME = "_gemm_peers_native"
 _FLAGS = ["-O3", "-ffp-contract=fast", "-Wno-psabi"]
@@ -86,7 +86,7 @@ class Cblas(Peer):
         try:
             self._library = ctypes.CDLL(path)  # with RTLD_LOCAL, the default: libraries define the same symbols
         except OSError as error:
-            raise Absent(f"{path}: {error}") from error
+            raise unloadable(path, error) from error
         if not self._function("sgemm"):
             raise Absent(f"{path} lacks {symbol.format('sgemm')}")
         self.batches = bool(self._function("sgemm_batch_strided"))
@@ -159,7 +159,7 @@ def mkl() -> Cblas:
     try:
         ctypes.CDLL(path).MKL_Set_Threading_Layer(c_int(_MKL_LAYERS[layer]))  # must be the first call of MKL
     except (OSError, AttributeError) as error:
-        raise Absent(f"{path}: {error}") from error
+        raise unloadable(path, error) from error
     peer = Cblas("mkl", path)
     peer.about += f", threading layer {layer}{' for PyTorch; alone, INTEL' if with_torch and layer == 'GNU' else ''}"
     return peer

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.bench.peers import Absent, Unable, made, module
+from gemm.bench.peers import Absent, Unable, made, module, unloadable
 from gemm.core.problem import Device
 
 _ROW_MAJOR, _NO = 101, 111
@@ -52,7 +52,7 @@ class CLBlast:
         try:
             self.library = ctypes.CDLL(path)
         except OSError as error:
-            raise Absent(f"{path}: {error}") from None
+            raise unloadable(path, error) from None
         self._queue = ctypes.c_void_p(queue.int_ptr)
 
     def multiply(self, a: Any, b: Any, out: Any) -> None:

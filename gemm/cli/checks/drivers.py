@@ -105,17 +105,18 @@ def devices() -> Iterator[Finding]:
     for line in probe.look().lines:
         if line["step"] != "unavailable":
             continue
-        backend, cause, deadly = line["backend"], str(line.get("why", line["cause"])), bool(line.get("deadly"))
+        backend, deadly = line["backend"], bool(line.get("deadly"))
+        cause = str(line.get("why", line["cause"])).removeprefix(f"{backend}: ")
         unused = [file for file in files if backend != "cuda" or "nvidia" in file]
         wrong = deadly or unused or any(words in cause for words in WRONG)
-        why = "this machine seems to need no such driver"
+        why = "this machine seems to have no device that needs it"
         if wrong:
             why = f"{', '.join(unused[:3])} is not used" if unused else "the backend is not available"
         if "No module named 'pyopencl'" in cause and not requires_pyopencl():
             wrong, why = False, "gemm does not require it on this platform"
-        remedy = (
-            "Remove or update it; GEMM_PROBE_TIMEOUT gives a slow one more time" if deadly else line.get("remedy", "")
-        )
+        remedy = line.get("remedy", "") if wrong else ""
+        if deadly:
+            remedy = "Remove or update it; GEMM_PROBE_TIMEOUT gives a slow one more time"
         about = "misbehaving" if deadly else "cpus" if "PoCL" in cause else backend
         yield Finding("error" if wrong else "note", f"{backend}: {cause}", why, remedy, about)
 

@@ -365,7 +365,7 @@ def test_narrow_types(torch, name, monkeypatch):
 def test_torch_without_ml_dtypes(torch, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     forget()
-    with pytest.raises(TypeError, match=r"a has dtype bfloat16.*pip install ml_dtypes"):
+    with pytest.raises(TypeError, match=r"^a: bfloat16 needs the package ml_dtypes: pip install ml_dtypes$"):
         seen(Tensor("bfloat16"))
 
 
