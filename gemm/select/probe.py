@@ -197,7 +197,7 @@ def entry(kind: str = "probe") -> str:
     """
     found: list[Any] = [sys.version, VERSION, [row.name for row in KERNELS]]
     if kind in ("probe", "begun"):
-        found += [disk_cache.state(), engine.identity(), any(map(missing_type, KERNELS))]
+        found += [disk_cache.state(), engine.identity(), _without_ml_dtypes()]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS",
                  "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
@@ -376,7 +376,11 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
 def missing_type(row: Kernel) -> str:
     """The name of a type of `row` that NumPy lacks because ml_dtypes is not installed; or ""."""
     extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
-    return extra[0] if extra and importlib.util.find_spec("ml_dtypes") is None else ""
+    return extra[0] if extra and _without_ml_dtypes() else ""
+
+
+def _without_ml_dtypes() -> bool:
+    return importlib.util.find_spec("ml_dtypes") is None
 
 
 if __name__ == "__main__":
