@@ -1,5 +1,6 @@
 """Kernels that are verified when they are first to be chosen: once, in a child process, and never chosen unverified."""
 
+import importlib.util
 import json
 import os
 import re
@@ -253,6 +254,16 @@ def test_rows_of_a_type_that_numpy_lacks_are_not_verified(monkeypatch):
     assert key != other
     monkeypatch.undo()
     assert known() == (with_it, key)
+
+
+def test_the_name_of_an_entry_looks_once_for_ml_dtypes(monkeypatch):
+    """A process computes the name before its first product: looking for each row took 4 ms."""
+    asked = []
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: asked.append(name) or found(name))
+    probe.entry.cache_clear()
+    probe.entry()
+    assert asked.count("ml_dtypes") == 1
 
 
 def test_a_device_that_a_child_cannot_use_says_nothing_of_its_kernels(product):
