@@ -55,9 +55,9 @@ typedef struct gemm_scalar {
  * gemm_pack_function describes, and k in the formulas of a_ts and b_ts is rounded up to a multiple of k_group.
  *
  * Panels (packed operands) are aligned to 64 bytes, and zeros complete the last panel. The kernel never reads memory
- * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except with GEMM_UNPACKED_DOTS (and m = 1,
- * k > 1). Each row of `from`, c and `to` is contiguous (the stride between columns is 1). If k = 0, a and b are not
- * read.
+ * outside an unpacked operand. b_cs, the stride between columns of b, is 1, except with GEMM_UNPACKED_DOTS or
+ * GEMM_FEW_ROWS (and k > 1). Each row of `from`, c and `to` is contiguous (the stride between columns is 1). If k = 0, a
+ * and b are not read.
  */
 typedef struct gemm_block {
     int64_t m, n, k;
@@ -98,6 +98,7 @@ typedef struct gemm_kernel {
  *   UNPACKED_A      The kernel can read an unpacked a.
  *   UNPACKED_B      The kernel can read an unpacked b whose rows are contiguous (b_cs = 1).
  *   UNPACKED_DOTS   The kernel can read an unpacked b with any b_cs, if m = 1, k > 1 and b_ps = 1.
+ *   FEW_ROWS        Everything that UNPACKED_DOTS says about m = 1 holds for every m up to GEMM_FEW and MR.
  *   FIXED_ORDER     The driver must not exchange a and b to compute the transposed product, because the result would be
  *                   rounded differently. Exception: n = 1 with UNPACKED_DOTS, unless the plan is `ordered`.
  *   MIXED           a and b have different types, so the driver cannot exchange them either.
@@ -111,8 +112,10 @@ enum {
     GEMM_FIXED_ORDER = 8,
     GEMM_MIXED = 16,
     GEMM_FAST_PANELS = 32,
-    GEMM_COMPLEX = 64
+    GEMM_COMPLEX = 64,
+    GEMM_FEW_ROWS = 128
 };
+enum { GEMM_FEW = 5 };
 
 /* The strides of an operand in elements: between rows, between columns, and along each batch axis. */
 typedef struct gemm_strides {

@@ -87,7 +87,7 @@ static inline uint16_t narrow_half(float x) {
 #define B_T uint16_t
 #define PACK_A pack_a
 #define PACK_B pack_b
-#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FAST_PANELS)
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FEW_ROWS | GEMM_FAST_PANELS)
 #define COMPUTE compute_dispatch
 #define KERNEL CATALOG_ROW
 #define NAME panels

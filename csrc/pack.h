@@ -50,19 +50,19 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
          * divide WIDTH, the stores of the last block extend into the start of the next line. Therefore the last block
          * is stored first: the first block is stored later and overwrites the excess. For the excess after the last
          * panel, the driver allocates slack. */
-        enum { LAST_BLOCK = (WIDTH - 1) / VL * VL };
+        enum { LAST_BLOCK = (WIDTH - 1) / VL * VL, DEPTH = TRANSPOSE_DEPTH };
 #define TRANSPOSE_ROWS(i, have)                                                     \
     V transposed[TRANSPOSE_DEPTH];                                                  \
     TRANSPOSE(transposed, x + (i) * rs + done, rs, (have) < VL ? (int)(have) : VL); \
-    EACH(p, TRANSPOSE_DEPTH) STORE(to + (done + p) * WIDTH + (i), transposed[p]);
+    EACH(p, DEPTH) STORE(to + (done + p) * WIDTH + (i), transposed[p]);
         if (ps == 1 && count == WIDTH)
-            for (; done + TRANSPOSE_DEPTH <= k; done += TRANSPOSE_DEPTH) {
+            for (; done + DEPTH <= k; done = next_block(done, DEPTH, k)) {
                 EACH(block, LAST_BLOCK / VL + 1) {
                     TRANSPOSE_ROWS(LAST_BLOCK - block * VL, WIDTH - LAST_BLOCK + block * VL)
                 }
             }
         else if (ps == 1)
-            for (; done + TRANSPOSE_DEPTH <= k; done += TRANSPOSE_DEPTH)
+            for (; done + DEPTH <= k; done = next_block(done, DEPTH, k))
                 for (int64_t i = LAST_BLOCK; i >= 0; i -= VL) { TRANSPOSE_ROWS(i, count < i ? 0 : count - i) }
 #undef TRANSPOSE_ROWS
 #endif

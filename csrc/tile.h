@@ -61,7 +61,7 @@
  *   FMA_ELEMENT(x, y, z)            x * y + z if x is the result of ELEMENT (default: FMA)
  *   K_LOOP(rows, nv, acc, k, a, b)  the k loop of an MR x NV tile of packed panels; must keep the order of k
  *   ACCUMULATORS_UNPACKED           ACCUMULATORS for an unpacked a (default: ACCUMULATORS)
- *   STREAM           if defined, there are special loops for m = 1 that read b in the order of memory
+ *   STREAM           if defined, there are special loops for m <= GEMM_FEW that read b in the order of memory
  *   STREAM_FROM      minimum n for the special loop over an unpacked b with b_cs = 1 (default: the width of 4 panels)
  *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH   transposed[p] = the vector of x[i * rs + p] over VL rows i,
  *                    for p < TRANSPOSE_DEPTH; rows i >= count are zero and not read
@@ -132,7 +132,7 @@
 #endif
 #ifndef FLAGS
 #if defined(STREAM) && defined(TRANSPOSE)
-#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS)
+#define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B | GEMM_UNPACKED_DOTS | GEMM_FEW_ROWS)
 #else
 #define FLAGS (GEMM_UNPACKED_A | GEMM_UNPACKED_B)
 #endif
@@ -307,10 +307,10 @@ static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
 
 #ifdef STREAM
-/* Applies the epilogue to a vector of sums of row 0 and stores it to C from column j on: all of it, or only `part`. */
-TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whole, PART part) {
+/* Applies the epilogue to a vector of sums of row i and stores it to C from column j on: all of it, or only `part`. */
+TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t i, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
-        T *to = (T *)x->to + j;
+        T *to = (T *)x->to + i * x->to_rs + j;
         if (whole)
             STORE(to, sum);
         else
@@ -319,7 +319,7 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
     }
     if (!ONE(x->alpha)) sum = SCALED(x->alpha, sum);
     if (x->c) {
-        const C_T *c = (const C_T *)x->c + j;
+        const C_T *c = (const C_T *)x->c + i * x->c_rs + j;
         V addend;
         if (whole)
             addend = LOAD_C(c);
@@ -327,52 +327,60 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t j, V sum, int whol
             addend = LOAD_C_PART(c, part);
         sum = PLUS_SCALED(x->beta, addend, sum);
     }
-    C_T *to = (C_T *)x->to + j;
+    C_T *to = (C_T *)x->to + i * x->to_rs + j;
     if (whole)
         STORE_C(to, sum);
     else
         STORE_C_PART(to, part, sum);
 }
 
-/* Multiplies one row of a by an unpacked b with b_cs = 1. The loop reads b along its rows, eight rows at a time. The
- * sums of STRETCH columns stay in the cache. */
-TARGET static void LOCAL(stream)(const gemm_block *x) {
-    enum { STRETCH = 16384 / sizeof(T), DEPTH = 8 };
-    _Alignas(64) T sums[STRETCH];
-    const IN *a = (const IN *)x->a;
+/* Multiplies a few rows of a by an unpacked b with b_cs = 1. The loop reads b along its rows, `depth` rows at a time. The
+ * sums of `stretch` columns stay in the cache. */
+TARGET INLINE void LOCAL(stream)(const int rows, const gemm_block *x) {
+    /* rows * depth elements of a, `depth` vectors of b and a sum fit the registers: ACCUMULATORS and four others */
+    enum { BYTES = 16384, MOST = 8 };
+    const int fitting = (ACCUMULATORS_UNPACKED + 2) / (rows + 1), depth = rows == 1 || fitting > MOST ? MOST : fitting;
+    const int64_t stretch = BYTES / (int)sizeof(T) / rows / VL * VL;
+    _Alignas(64) T sums[BYTES / sizeof(T)];
     const T *from = (const T *)x->from;
-    for (int64_t j0 = 0; j0 < x->n; j0 += STRETCH) {
-        const int64_t n = x->n - j0 < STRETCH ? x->n - j0 : STRETCH, whole = n / VL * VL;
+    for (int64_t j0 = 0; j0 < x->n; j0 += stretch) {
+        const int64_t n = x->n - j0 < stretch ? x->n - j0 : stretch, whole = n / VL * VL;
         const PART part = PART_OF(n > whole ? (int)(n - whole) : VL);
         const IN *b = (const IN *)x->b + j0;
-        for (int64_t j = 0; j < n; j += VL) {
-            V sum = ZERO;
-            if (from) sum = j < whole ? LOAD(from + j0 + j) : LOAD_PART(from + j0 + j, part);
-            STORE(sums + j, sum);
-        }
-        int64_t p = 0;
-        for (; p + DEPTH <= x->k; p += DEPTH, b += DEPTH * x->b_ps) {
-            X element[DEPTH];
-            EACH(q, DEPTH) element[q] = SPLAT_IN(a[(p + q) * x->a_ps]);
-            for (int64_t j = 0; j < whole; j += VL) {
-                V sum = LOAD(sums + j);
-                EACH(q, DEPTH) sum = FMA(element[q], LOAD_IN(b + q * x->b_ps + j), sum);
-                STORE(sums + j, sum);
-            }
-            if (whole < n) {
-                V sum = LOAD(sums + whole);
-                EACH(q, DEPTH) sum = FMA(element[q], LOAD_IN_PART(b + q * x->b_ps + whole, part), sum);
-                STORE(sums + whole, sum);
-            }
-        }
-        for (; p < x->k; p++, b += x->b_ps) {
-            const X element = SPLAT_IN(a[p * x->a_ps]);
+        EACH(r, rows)
             for (int64_t j = 0; j < n; j += VL) {
-                const V row = j < whole ? LOAD_IN(b + j) : LOAD_IN_PART(b + j, part);
-                STORE(sums + j, FMA(element, row, LOAD(sums + j)));
+                const T *start = from + r * x->from_rs + j0 + j;
+                V sum = ZERO;
+                if (from) sum = j < whole ? LOAD(start) : LOAD_PART(start, part);
+                STORE(sums + r * stretch + j, sum);
             }
-        }
-        for (int64_t j = 0; j < n; j += VL) LOCAL(finish)(x, j0 + j, LOAD(sums + j), j < whole, part);
+        int64_t p = 0;
+#define ADD(steps)                                                                         \
+    {                                                                                      \
+        const IN *a = (const IN *)x->a + p * x->a_ps;                                      \
+        X element[GEMM_FEW * MOST];                                                        \
+        EACH(r, rows)                                                                      \
+            EACH(q, steps) element[r * MOST + q] = SPLAT_IN(a[r * x->a_rs + q * x->a_ps]); \
+        for (int64_t j = 0; j < n; j += VL) {                                              \
+            V row[MOST];                                                                   \
+            if (j < whole) {                                                               \
+                EACH(q, steps) row[q] = LOAD_IN(b + q * x->b_ps + j);                      \
+            } else {                                                                       \
+                EACH(q, steps) row[q] = LOAD_IN_PART(b + q * x->b_ps + j, part);           \
+            }                                                                              \
+            EACH(r, rows) {                                                                \
+                V sum = LOAD(sums + r * stretch + j);                                      \
+                EACH(q, steps) sum = FMA(element[r * MOST + q], row[q], sum);              \
+                STORE(sums + r * stretch + j, sum);                                        \
+            }                                                                              \
+        }                                                                                  \
+    }
+        for (; p + depth <= x->k; p += depth, b += depth * x->b_ps) ADD(depth)
+        for (; p < x->k; p++, b += x->b_ps) ADD(1)
+#undef ADD
+        EACH(r, rows)
+            for (int64_t j = 0; j < n; j += VL)
+                LOCAL(finish)(x, r, j0 + j, LOAD(sums + r * stretch + j), j < whole, part);
     }
 }
 
@@ -401,58 +409,81 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
         }
         EACH(i, PANELS * NV) {
             const int left = count - i * VL;
-            if (left > 0) LOCAL(finish)(x, j + i * VL, sum[i], left >= VL, PART_OF(left < VL ? left : VL));
+            if (left > 0) LOCAL(finish)(x, 0, j + i * VL, sum[i], left >= VL, PART_OF(left < VL ? left : VL));
         }
     }
 }
 
 #ifdef TRANSPOSE
-/* Multiplies one row of a by a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b in
- * registers, so each sum adds its terms in the order of k. */
-TARGET static void LOCAL(ordered_dots)(const gemm_block *x) {
-    /* vectors of sums per pass: enough to hide the FMA latency, few enough columns of b for the caches */
-    enum { GROUPS = 2 };
+/* Multiplies a few rows of a by a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b
+ * in registers, so each sum adds its terms in the order of k. */
+TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
+    /* vectors of sums per row and pass: enough to hide the FMA latency, few enough columns of b for the caches */
+    enum { GROUPS = 2, LINE = 64 / (int)sizeof(IN) / TRANSPOSE_DEPTH * TRANSPOSE_DEPTH };
     const IN *a = (const IN *)x->a;
     const T *from = (const T *)x->from;
     for (int64_t j = 0; j < x->n; j += GROUPS * VL) {
         const IN *b = (const IN *)x->b + j * x->b_cs;
         const int count = x->n - j < GROUPS * VL ? (int)(x->n - j) : GROUPS * VL;
-        V sum[GROUPS];
-        EACH(g, GROUPS) {
-            T start[VL] = {0};
-            for (int64_t i = g * VL; from && i < count && i < (g + 1) * VL; i++) start[i - g * VL] = from[j + i];
-            sum[g] = LOAD(start);
-        }
-        int64_t p = 0;
-        for (; p + TRANSPOSE_DEPTH <= x->k; p += TRANSPOSE_DEPTH) {
+        V sum[GEMM_FEW * GROUPS];
+        EACH(r, rows)
             EACH(g, GROUPS) {
-                V transposed[TRANSPOSE_DEPTH];
-                if (count == GROUPS * VL)
-                    TRANSPOSE(transposed, b + g * VL * x->b_cs + p, x->b_cs, VL);
-                else
-                    TRANSPOSE(transposed, b + g * VL * x->b_cs + p, x->b_cs, (count - g * VL));
-                EACH(q, TRANSPOSE_DEPTH) sum[g] = FMA(SPLAT_IN(a[(p + q) * x->a_ps]), transposed[q], sum[g]);
+                T start[VL] = {0};
+                for (int64_t i = g * VL; from && i < count && i < (g + 1) * VL; i++)
+                    start[i - g * VL] = from[r * x->from_rs + j + i];
+                sum[r * GROUPS + g] = LOAD(start);
             }
+        int64_t p = 0;
+        /* Of the TRANSPOSE_DEPTH terms from `at` on, adds those after the first `first` ones. */
+#define ADD(columns, first, at)                                                                                   \
+    {                                                                                                             \
+        V transposed[TRANSPOSE_DEPTH];                                                                            \
+        TRANSPOSE(transposed, b + g * VL * x->b_cs + (at), x->b_cs, (columns));                                   \
+        EACH(r, rows)                                                                                             \
+            EACH(q, TRANSPOSE_DEPTH)                                                                              \
+                if (q >= (first))                                                                                 \
+                    sum[r * GROUPS + g] =                                                                         \
+                        FMA(SPLAT_IN(a[r * x->a_rs + ((at) + q) * x->a_ps]), transposed[q], sum[r * GROUPS + g]); \
+    }
+        const int all = count == GROUPS * VL;
+        if (all)
+            for (; p + LINE <= x->k; p += LINE)
+                EACH(g, GROUPS)
+                    for (int64_t start = p; start < p + LINE; start += TRANSPOSE_DEPTH) ADD(VL, 0, start)
+        for (; p + TRANSPOSE_DEPTH <= x->k; p += TRANSPOSE_DEPTH)
+            EACH(g, GROUPS) {
+                if (all) ADD(VL, 0, p) else ADD(count - g * VL, 0, p)
+            }
+        if (p < x->k && x->k >= TRANSPOSE_DEPTH) {
+            const int first = (int)(p + TRANSPOSE_DEPTH - x->k);
+            p = x->k - TRANSPOSE_DEPTH;
+            EACH(g, GROUPS) ADD(count - g * VL, first, p)
+            p = x->k;
         }
+#undef ADD
         for (; p < x->k; p++) {
             EACH(g, GROUPS) {
                 T column[VL] = {0};
                 for (int64_t i = g * VL; i < count && i < (g + 1) * VL; i++)
                     column[i - g * VL] = WIDEN_IN(b[i * x->b_cs + p]);
-                sum[g] = FMA(SPLAT_IN(a[p * x->a_ps]), LOAD(column), sum[g]);
+                EACH(r, rows)
+                    sum[r * GROUPS + g] =
+                        FMA(SPLAT_IN(a[r * x->a_rs + p * x->a_ps]), LOAD(column), sum[r * GROUPS + g]);
             }
         }
-        EACH(g, GROUPS) {
-            const int left = count - g * VL;
-            if (left > 0) LOCAL(finish)(x, j + g * VL, sum[g], left >= VL, PART_OF(left < VL ? left : VL));
-        }
+        EACH(r, rows)
+            EACH(g, GROUPS) {
+                const int left = count - g * VL;
+                if (left > 0)
+                    LOCAL(finish)(x, r, j + g * VL, sum[r * GROUPS + g], left >= VL, PART_OF(left < VL ? left : VL));
+            }
     }
 }
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* Like ordered_dots, but requires a_ps = 1 and splits each sum over k (which rounds differently): a column of b has
- * CHAINS accumulators, and each lane of an accumulator sums a part of k. Runs at the speed of memory. */
+/* Like ordered_dots for one row, but requires a_ps = 1 and splits each sum over k (which rounds differently): a column
+ * of b has CHAINS accumulators, and each lane of an accumulator sums a part of k. Runs at the speed of memory. */
 TARGET static void LOCAL(dots)(const gemm_block *x) {
     enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a;
@@ -473,45 +504,77 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
             EACH(i, COLUMNS)
                 EACH(h, CHAINS) sum[i][h] = FMA(row[h], LOAD_IN(b[i] + p + h * VL), sum[i][h]);
         }
-        EACH(i, COLUMNS) {
-            T lanes[CHAINS][VL], sums = 0;
-            EACH(h, CHAINS) STORE(lanes[h], sum[i][h]);
-            EACH(lane, VL)
-                EACH(h, CHAINS) sums += lanes[h][lane];
-            for (int64_t q = p; q < x->k; q++) sums = FMA_ONE(WIDEN_IN(a[q]), WIDEN_IN(b[i][q]), sums);
-            total[i] = sums;
+        if (p + VL <= x->k) {
+            EACH(i, COLUMNS) sum[i][0] = FMA(LOAD_IN(a + p), LOAD_IN(b[i] + p), sum[i][0]);
+            p += VL;
         }
-        LOCAL(finish)(x, j, LOAD(total), 0, PART_OF(count));
+        EACH(i, COLUMNS) {
+            T lanes[VL];
+            EACH(h, CHAINS - 1) sum[i][0] = FMA(SPLAT((T)1), sum[i][h + 1], sum[i][0]);
+            STORE(lanes, sum[i][0]);
+            for (int width = VL / 2; width; width /= 2) /* pairs, not one chain: compilers vectorize this loop */
+                for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
+            total[i] = lanes[0];
+        }
+        for (; p < x->k; p++)
+            EACH(i, COLUMNS) total[i] = FMA_ONE(WIDEN_IN(a[p]), WIDEN_IN(b[i][p]), total[i]);
+        LOCAL(finish)(x, 0, j, LOAD(total), 0, PART_OF(count));
     }
 }
 #endif
 #endif
+
+/* Calls `loop` with the number of rows as a constant, 1 to GEMM_FEW. */
+#define WITH_ROWS(loop)                   \
+    {                                     \
+        if (x->m == 1) LOCAL(loop)(1, x); \
+        if (x->m == 2) LOCAL(loop)(2, x); \
+        if (x->m == 3) LOCAL(loop)(3, x); \
+        if (x->m == 4) LOCAL(loop)(4, x); \
+        if (x->m == 5) LOCAL(loop)(5, x); \
+    }
+TARGET static void LOCAL(stream_rows)(const gemm_block *x) WITH_ROWS(stream)
+#ifdef TRANSPOSE
+    TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) WITH_ROWS(ordered_dots)
+#endif
+#undef WITH_ROWS
+#endif
+
+/* Chooses one of the loops above for a block of few rows. Returns 0 if the tiles are the best choice. */
+#ifdef STREAM
+        TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
+    /* The sums of `stream` move between cache and registers. This takes less time than tiles only if there are several
+     * steps along k and, for more than one row, if b is larger than the fast caches: tiles read b in columns. For short
+     * columns, `dots` takes longer to add up the lanes than it saves. */
+    enum { FEW_STEPS = 8, LARGE = (256 << 10) / sizeof(IN), SHORT = 4 * VL };
+    const int64_t m = x->m, n = x->n, k = x->k;
+    if (strided_b && n >= STREAM_FROM && x->b_cs == 1 && k >= FEW_STEPS && (m == 1 || k * n >= LARGE)) {
+        LOCAL(stream_rows)(x);
+        return 1;
+    }
+#ifdef TRANSPOSE
+    if (x->b_ps == 1 && k > 1 && (x->b_cs != 1 || (m == 1 && n == 1))) {
+#ifdef DOTS
+        if (m == 1 && k >= SHORT && !x->ordered && x->a_ps == 1 && !x->from) {
+            DOTS(x);
+            return 1;
+        }
+#endif
+        LOCAL(ordered_dots_rows)(x);
+        return 1;
+    }
+#endif
+    if (strided_b || m > 1) return 0;
+    LOCAL(across)(x);
+    return 1;
+}
 #endif
 
 TARGET static void LOCAL(compute)(const gemm_block *x) {
     const int64_t m = x->m, n = x->n;
     const int strided_a = x->a_ts == MR * x->a_rs, strided_b = x->b_ts == NR;
 #ifdef STREAM
-    if (strided_b && m == 1 && n >= STREAM_FROM && x->b_cs == 1) {
-        LOCAL(stream)(x);
-        return;
-    }
-#ifdef TRANSPOSE
-    if (m == 1 && x->b_ps == 1 && x->k > 1 && (n == 1 || x->b_cs != 1)) {
-#ifdef DOTS
-        if (!x->ordered && x->a_ps == 1 && !x->from) {
-            DOTS(x);
-            return;
-        }
-#endif
-        LOCAL(ordered_dots)(x);
-        return;
-    }
-#endif
-    if (!strided_b && m == 1) {
-        LOCAL(across)(x);
-        return;
-    }
+    if (m <= GEMM_FEW && m <= MR && LOCAL(compute_few)(x, strided_b)) return;
 #endif
     int wide = NV; /* for few rows, wider tiles: otherwise a tile has too few accumulators for the FMA units */
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;

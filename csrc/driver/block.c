@@ -48,7 +48,7 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     };
     const gemm_kernel *kernel = blocking->kernel;
     const int64_t k = blocking->kc;
-    const int dots = (kernel->flags & GEMM_UNPACKED_DOTS) && m == 1 && k > 1 && whole->b_rs == 1;
+    const int dots = m <= few_rows(kernel) && k > 1 && whole->b_rs == 1;
     const int contiguous = (kernel->flags & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b =
@@ -84,8 +84,8 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->panels = 1;
     blocking->a_bytes = blocking->b_bytes = blocking->sums_bytes = blocking->tile_bytes = blocking->bytes = 0;
     choose_packing(blocking, plan, whole, m, n);
-    if (m == 1 && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
-        blocking->kc = plan->k; /* for one row, kernels do their own cache blocking */
+    if (m <= few_rows(kernel) && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
+        blocking->kc = plan->k; /* for few rows, kernels do their own cache blocking */
     const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
     blocking->direct =
         !blocking->pack_a && !blocking->pack_b && !whole->prepacked && !scattered && blocking->kc == plan->k;
@@ -105,38 +105,56 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     const int64_t kept = blocking->single_use ? kernel->nr * blocking->panels : blocking->nc;
     if (blocking->pack_b)
         blocking->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
-    if (scattered) blocking->tile_bytes = 2 * round_up(blocking->mc * kernel->nr * kernel->c_size, GEMM_ALIGNMENT);
+    if (scattered) {
+        /* few rows get many columns: the loops of a kernel over a few rows are fast only if the rows are long */
+        enum { BYTES = 4096 };
+        const int64_t rows = min64(m, blocking->mc), row = kernel->nr * kernel->c_size;
+        blocking->tile_columns = (rows * row < BYTES ? BYTES / (rows * row) : 1) * kernel->nr;
+        blocking->tile_bytes = 2 * round_up(rows * blocking->tile_columns * kernel->c_size, GEMM_ALIGNMENT);
+    }
     blocking->bytes = blocking->a_bytes + blocking->b_bytes + blocking->sums_bytes + blocking->tile_bytes;
 }
 
 /* Copies an m x n matrix. `size` is the number of bytes per element, 1 to 16. Strides are in elements. */
 static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64_t from_rs, int64_t from_cs, int64_t m,
                  int64_t n, int64_t size) {
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++)
-            memcpy(to + (i * to_rs + j * to_cs) * size, from + (i * from_rs + j * from_cs) * size, (size_t)size);
+#define COPY(bytes)                                                                                      \
+    for (int64_t i = 0; i < m; i++)                                                                      \
+        for (int64_t j = 0; j < n; j++)                                                                  \
+            memcpy(to + (i * to_rs + j * to_cs) * (bytes), from + (i * from_rs + j * from_cs) * (bytes), \
+                   (size_t)(bytes));
+    switch (size) { /* a copy of constant size is a load and a store; a copy of variable size is a function call */
+    case 4:
+        COPY(4) break;
+    case 8:
+        COPY(8) break;
+    default:
+        COPY(size)
+    }
+#undef COPY
 }
 
 /* Computes a block for an out or c whose rows are not contiguous (out_cs or c_cs is not 1). The kernel works on small
- * copies of out and c with contiguous rows, one panel of columns at a time. */
-static void compute_scattered(const gemm_kernel *kernel, const gemm_block *block, const gemm_subproblem *sub, int64_t i,
-                              int64_t j, char *tile, int64_t tile_bytes) {
-    const int64_t size = kernel->c_size;
-    char *addend = tile + tile_bytes / 2;
-    for (int64_t j0 = 0; j0 < block->n; j0 += kernel->nr) {
+ * copies of out and c with contiguous rows, blocking->tile_columns columns at a time. */
+static void compute_scattered(const gemm_blocking *blocking, const gemm_block *block, const gemm_subproblem *sub,
+                              int64_t i, int64_t j, char *tile) {
+    const gemm_kernel *kernel = blocking->kernel;
+    const int64_t size = kernel->c_size, columns = blocking->tile_columns;
+    char *addend = tile + blocking->tile_bytes / 2;
+    for (int64_t j0 = 0; j0 < block->n; j0 += columns) {
         gemm_block piece = *block;
-        piece.n = min64(kernel->nr, block->n - j0);
+        piece.n = min64(columns, block->n - j0);
         piece.b = gemm_at(block->b, j0 / kernel->nr * block->b_ts, block->panels ? kernel->b_packed : kernel->b_size);
         piece.from = gemm_at(block->from, j0, kernel->sum_size);
         if (block->c) {
-            copy(addend, kernel->nr, 1, gemm_at(sub->c, i * sub->c_rs + (j + j0) * sub->c_cs, size), sub->c_rs,
-                 sub->c_cs, block->m, piece.n, size);
-            piece.c = addend, piece.c_rs = kernel->nr;
+            copy(addend, columns, 1, gemm_at(sub->c, i * sub->c_rs + (j + j0) * sub->c_cs, size), sub->c_rs, sub->c_cs,
+                 block->m, piece.n, size);
+            piece.c = addend, piece.c_rs = columns;
         }
-        piece.to = tile, piece.to_rs = kernel->nr;
+        piece.to = tile, piece.to_rs = columns;
         kernel->compute(&piece);
         copy((char *)gemm_at(sub->out, i * sub->out_rs + (j + j0) * sub->out_cs, size), sub->out_rs, sub->out_cs, tile,
-             kernel->nr, 1, block->m, piece.n, size);
+             columns, 1, block->m, piece.n, size);
     }
 }
 
@@ -195,7 +213,7 @@ static void loop_over_columns(gemm_block *block, const position *at) {
             block->c = gemm_at(x->c, at->i0 * x->c_rs + (at->j0 + j) * x->c_cs, kernel->c_size);
         }
         if (last && blocking->tile_bytes)
-            compute_scattered(kernel, block, x, at->i0, at->j0 + j, at->tile, blocking->tile_bytes);
+            compute_scattered(blocking, block, x, at->i0, at->j0 + j, at->tile);
         else
             kernel->compute(block);
     }

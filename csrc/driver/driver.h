@@ -22,7 +22,7 @@ typedef struct gemm_subproblem {
 } gemm_subproblem;
 
 /* The cache blocking of a subproblem, and the sizes of the workspace that one thread needs for it. The workspace has
- * four parts: packed a, packed b, raw sums (if out cannot hold them), and copies of one panel of columns of out and of
+ * four parts: packed a, packed b, raw sums (if out cannot hold them), and copies of tile_columns columns of out and of
  * c (if out_cs or c_cs is not 1). If a size is 0, that part is not needed. `bytes` is the sum of the sizes. */
 typedef struct gemm_blocking {
     const gemm_kernel *kernel;
@@ -33,6 +33,7 @@ typedef struct gemm_blocking {
     int ordered;        /* as in gemm_plan */
     int direct;         /* 1: a subproblem is a single kernel call and needs no workspace */
     int64_t panels;     /* number of panels of b that are packed at a time, just before their use */
+    int64_t tile_columns;
     int64_t a_bytes, b_bytes, sums_bytes, tile_bytes, bytes;
 } gemm_blocking;
 
@@ -66,6 +67,11 @@ static inline int64_t round_up(int64_t x, int64_t unit) {
  * the size of a piece: at most `most`, and a multiple of `unit`. */
 static inline int64_t equal_pieces(int64_t total, int64_t most, int64_t unit) {
     return total <= most ? round_up(total, unit) : round_up(ceil_div(total, ceil_div(total, most)), unit);
+}
+
+/* The largest m for which the kernel reads b in the order of memory, whatever its layout: see GEMM_FEW_ROWS. */
+static inline int64_t few_rows(const gemm_kernel *kernel) {
+    return kernel->flags & GEMM_FEW_ROWS ? min64(GEMM_FEW, kernel->mr) : kernel->flags & GEMM_UNPACKED_DOTS ? 1 : 0;
 }
 
 static inline const void *gemm_at(const void *base, int64_t elements, int64_t size) {

@@ -146,20 +146,44 @@ static void choose_blocking(jobs *all, int threads) {
     all->workspace_bytes = all->blocking.bytes;
 }
 
+/* The number of elements that the driver copies to compute a product of m x n x k with these strides: b, unless the
+ * kernel can read it in the order of memory, and out, unless its rows are contiguous. */
+static int64_t copied(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t b_rs, int64_t b_cs,
+                      int64_t out_cs) {
+    const int readable = b_cs == 1 || n == 1 || (b_rs == 1 && m <= few_rows(kernel));
+    return (readable ? 0 : k * n) + (out_cs == 1 || n == 1 ? 0 : m * n);
+}
+
 /* Decides whether to compute the product or its transpose (out.T = b.T * a.T). Returns 1 for the transpose, else 0.
  *
- * The driver can store tiles directly only if the rows of out are contiguous (out.column is 1). If out.row is 1
- * instead, it computes the transpose. For most kernels, this gives the same bits: the factors of an fma commute.
+ * - Few long rows are faster than many rows of few columns, because the lanes of a vector are columns of a tile.
+ * - The driver can store tiles directly only if the rows of out are contiguous (out.column is 1). If out.row is 1
+ *   instead, it computes the transpose.
+ * - If the transpose copies less than half as many elements, it is faster. Large products pack both operands anyway.
  *
- * Kernels with GEMM_FIXED_ORDER would compute other bits for the transpose. With these kernels, the driver transposes
- * only matrix-vector products (n = 1, GEMM_UNPACKED_DOTS) in plans that are not `ordered`: their sums may be split over
- * k, so their bits are not fixed in any case.
+ * For most kernels, both ways give the same bits: the factors of an fma commute. Kernels with GEMM_FIXED_ORDER would
+ * compute other bits for the transpose. With these kernels, the driver transposes only matrix-vector products (n = 1,
+ * GEMM_UNPACKED_DOTS) in plans that are not `ordered`: their sums may be split over k, so their bits are not fixed in
+ * any case.
  */
+static int is_transposed(const gemm_plan *plan) {
+    enum { WIDE = 32, LARGE = 4096 };
+    const gemm_kernel *kernel = plan->kernel;
+    const int64_t m = plan->m, n = plan->n, k = plan->k, few = few_rows(kernel);
+    const gemm_strides *a = &plan->a, *b = &plan->b, *out = &plan->out;
+    if (plan->prepacked || kernel->flags & GEMM_MIXED) return 0;
+    if (kernel->flags & GEMM_FIXED_ORDER) return few && n == 1 && !plan->ordered;
+    const int columns = out->row == 1 && m > 1 && (out->column != 1 || n == 1);
+    if (plan->accumulate || k <= 1) return columns;
+    if (n <= few && m >= WIDE) return 1;
+    if (m <= few && n >= WIDE) return 0;
+    return columns || (m <= LARGE && 2 * copied(kernel, n, m, k, a->column, a->row, out->row) <
+                                         copied(kernel, m, n, k, b->row, b->column, out->column));
+}
+
+/* Sets all->whole and its strides to the product or its transpose. Returns 1 for the transpose, else 0. */
 static int orient(jobs *all, const gemm_plan *plan) {
-    const int fixed = plan->kernel->flags & GEMM_FIXED_ORDER, dots = plan->kernel->flags & GEMM_UNPACKED_DOTS;
-    const int rows = plan->out.row == 1 && plan->m > 1 && (plan->out.column != 1 || plan->n == 1);
-    const int mixed = plan->kernel->flags & GEMM_MIXED;
-    const int transposed = !plan->prepacked && !mixed && (fixed ? dots && plan->n == 1 && !plan->ordered : rows);
+    const int transposed = is_transposed(plan);
     gemm_subproblem *x = &all->whole;
     all->a = plan->a, all->b = plan->b, all->c = plan->c, all->out = plan->out;
     x->k = plan->k;
