@@ -22,8 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"family", "dtype", "threads", "m", "n", "k", "batch", "layout", "kernel", "ratios", "spreads", "best_peer",
           "ratio", "seconds", "gflops", "cores", "settling", "repeats", "worst_error", "samples"}  # fmt: skip
 PLAIN = {"percent_of_peak", "percent_of_read"}
-FAMILIES = {"square": PLAIN, "skinny": PLAIN, "batched": PLAIN, "dtypes": PLAIN, "call": {"plain_ratios"},
-            "prepare": {"gain"}, "scaling": {"speedup"}, "contention": {"slowdown"}}  # fmt: skip
+FAMILIES = {**dict.fromkeys(("square", "skinny", "thin", "random", "batched", "dtypes"), PLAIN),
+            "call": {"plain_ratios"}, "rotation": {"call_seconds"}, "prepare": {"gain"}, "scaling": {"speedup"},
+            "beside": {"slowdown"}, "contention": {"slowdown"}}  # fmt: skip
 PEERS = {"numpy", "openblas"}
 
 
@@ -39,18 +40,19 @@ def recorded(tmp_path_factory):
     pytest.importorskip("gemm._cpu", reason="the CPU engine is what is compared")
     file = tmp_path_factory.mktemp("peers") / "cpu.json"
     options = "--quick", "--peers", "numpy,openblas", "--dtype", "float32,int32,complex64", "--contention"
-    told = helpers.run(ROOT / "benchmarks/cpu_vs_peers.py", *options, "--json", file)
+    told = helpers.run(ROOT / "benchmarks/cpu_vs_peers.py", *options, "--worst", "3", "--json", file)
     assert "Geometric means" in told
+    assert "The lowest ratios" in told
     return file
 
 
 def test_peer_comparison_writes_its_schema(recorded):
     document = json.loads(recorded.read_text(encoding="utf-8"))
     assert set(document) == {
-        "schema", "date", "command", "commit", "versions", "machine", "environment", "device", "rounds", "sample_s",
-        "peers", "absent", "unable", "peaks", "read_gbs", "results", "means", "quiet",
+        "schema", "date", "command", "commit", "versions", "machine", "environment", "cpuinfo", "device", "rounds",
+        "sample_s", "peers", "absent", "unable", "peaks", "read_gbs", "results", "means", "quiet",
     }  # fmt: skip
-    assert document["schema"] == "gemm-cpu-peers/2"
+    assert document["schema"] == "gemm-cpu-peers/3"
     assert str(recorded.parent) not in recorded.read_text(encoding="utf-8")  # folders tell of a machine
     assert set(document["peers"]) - {"gemm"} == {"plan", "numpy", "openblas"} - document["absent"].keys()
     assert document["absent"].keys() <= {"openblas"}  # a NumPy with another BLAS, or no C compiler
@@ -59,7 +61,9 @@ def test_peer_comparison_writes_its_schema(recorded):
         "warnings",
     }  # fmt: skip
     threads = max(row["threads"] for row in document["results"])
-    left_out = {"scaling"} if threads == 1 else set()  # one has nothing to scale to
+    left_out = {"scaling", "beside"} if threads == 1 else set()  # one has nothing to scale to, and no pool
+    if "gemm" not in document["peers"]:
+        left_out |= {"beside"}
     if "prepared" in document["unable"]:
         left_out |= {"prepare"}
     assert {row["family"] for row in document["results"]} == FAMILIES.keys() - left_out
@@ -69,7 +73,7 @@ def test_peer_comparison_has_whole_rows(recorded):
     document = json.loads(recorded.read_text(encoding="utf-8"))
     for row in document["results"]:
         assert set(row) == COMMON | FAMILIES[row["family"]]
-        assert set(row["ratios"]) <= PEERS
+        assert {name.partition(",")[0] for name in row["ratios"]} <= PEERS
         assert row["ratio"] == row["ratios"][row["best_peer"]] == min(row["ratios"].values()) > 0
         contestants = row["seconds"].keys()
         for table in ("gflops", "cores", "settling", "repeats", "worst_error", "samples"):
