@@ -6,14 +6,16 @@ answers, so that the next worker finds all cores idle.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
+import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,6 @@ from .shapes import Shape, operands
 Makers = Mapping[str, Callable[[], Peer]]
 Product = tuple[Shape, str]
 """Sizes and layout, and the name in shapes.DTYPES."""
-_FOLDER = TemporaryDirectory(ignore_cleanup_errors=True)
 _FACTS = ("about", "compiled", "batches", "most_threads")
 
 
@@ -108,8 +109,10 @@ def load(groups: Sequence[Makers]) -> tuple[dict[str, Library], dict[str, str]]:
 @cache
 def _native() -> str:
     """The path of the module that all workers load, or "" if it cannot be compiled."""
+    folder = mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with suppress(Absent):
-        cblas.BUILT = cblas.build(_FOLDER.name)
+        cblas.BUILT = cblas.build(folder)
     return cblas.BUILT
 
 

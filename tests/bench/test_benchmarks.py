@@ -5,8 +5,10 @@ And Intel's assembly is read rightly: intel_assembly/ has loops of our block_rea
 import importlib
 import json
 import math
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import helpers
@@ -92,6 +94,26 @@ def test_peer_comparison_refuses_nonsense():
         done = run("benchmarks/cpu_vs_peers.py", *wrong)
         assert done.returncode == 2
         assert wrong[1] in done.stderr
+
+
+def test_random_products_come_from_the_seed(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    shapes = importlib.import_module("peers.shapes")
+    drawn = shapes.random_shapes(3, 50)
+    assert drawn == shapes.random_shapes(3, 60)[:50] != shapes.random_shapes(4, 50)
+    assert {shape.layout for shape in drawn} == set(shapes.TRANSPOSED)
+    for shape in (drawn[0]._replace(layout=layout) for layout in shapes.TRANSPOSED):
+        a, b, out = shapes.operands(shape, "float32")
+        assert (a.shape, b.shape, out.shape) == (shape[0:3:2], shape[2:0:-1], shape[:2])
+
+
+def test_a_library_that_ends_its_process_is_unable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    workers = importlib.import_module("peers.workers")
+    monkeypatch.setattr(workers, "_native", str)  # no compiler is needed
+    found, absent = workers.load([{"lost": partial(os._exit, 3)}])
+    assert not found
+    assert "exit code 3" in absent["lost"]
 
 
 def test_cpu_chart(recorded, tmp_path):
