@@ -53,8 +53,9 @@ _SKINNY = ((16, 2000, 2000), (4, 1024, 1024), (1, 1024, 1024), (1, 4096, 4096), 
            (5000, 3, 64), (8, 3200, 3200), (128, 576, 7168))  # fmt: skip
 _LONG_AND_K = ((16, 16), (64, 64), (100, 1000), (1000, 100), (3000, 2), (2, 3000), (1000, 1000), (5000, 64),
                (61, 1245), (3000, 4000))  # fmt: skip
-_THIN = [shape for short in (1, 2, 3, 5) for long, k in _LONG_AND_K
-         for shape in ((short, long, k), (long, short, k))]  # fmt: skip
+_THIN = dict.fromkeys(
+    shape for short in (1, 2, 3, 5) for long, k in _LONG_AND_K for shape in ((short, long, k), (long, short, k))
+)
 _BATCHED = ((1000, 8), (1000, 16), (1000, 32), (10000, 4))
 
 SHAPES: dict[str, list[Shape]] = {
