@@ -134,6 +134,8 @@ def versions(run: str) -> str:
     found = read(run)
     peers, shared = found["peers"], found["schema"] == "gemm-cpu-peers/2"
     where = "All libraries share one process." if shared else "Each library has its own process."
+    if shared and {"mkl", "blis"} <= peers.keys():
+        where += " There, the functions of Debian's BLIS called MKL's, so that the column BLIS shows MKL."
     return f"{where} Peers: {'; '.join(about for name, about in peers.items() if name in NAMES)}.\n"
 
 

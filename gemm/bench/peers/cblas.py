@@ -27,6 +27,9 @@ BUILT = ""
 """The path of the compiled module, if another process has compiled it."""
 _NAME = "_gemm_peers_native"
 _FLAGS = ["-O3", "-ffp-contract=fast", "-Wno-psabi"]
+_OWN_SYMBOLS = ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)
+"""How libraries are loaded. They define the same symbols, and MKL makes its own global: without RTLD_DEEPBIND, the
+cblas_sgemm of BLIS would call MKL's sgemm_."""
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _BYTES = ("uint8", "int8", "int32")
 """The types of a, b and out of MKL's gemm_s8u8s32, which takes the unsigned matrix first if matrices are row-major."""
@@ -93,7 +96,7 @@ class Cblas(Peer):
         self.name, self._symbol, self._bits = name, symbol, 64 if wide else 32
         native()
         try:
-            self._library = ctypes.CDLL(path)  # with RTLD_LOCAL, the default: libraries define the same symbols
+            self._library = ctypes.CDLL(path, _OWN_SYMBOLS)
         except OSError as error:
             raise unloadable(path, error) from error
         if not self._function("sgemm"):
