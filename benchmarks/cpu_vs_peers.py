@@ -1,17 +1,18 @@
-"""Compare the CPU backend with other matrix multiplications for CPUs, in one process.
+"""Compare the CPU backend with other matrix multiplications for CPUs, each library in its own process.
 
     python benchmarks/cpu_vs_peers.py [--threads 1,2] [--dtype float32,float64] [--json FILE]
     python benchmarks/cpu_vs_peers.py --families square --peers openblas,mkl --library amd-blis=/opt/aocl/libblis-mt.so
     python benchmarks/cpu_vs_peers.py --families square,skinny --shapes 33,256,16x2000x2000 --rounds 5 --sample 1
+    python benchmarks/cpu_vs_peers.py --families thin,random --seed 3 --count 500 --threads 1 --worst 20
     python benchmarks/cpu_vs_peers.py --quick
 
 In a checkout, pip install ".[peers]" installs the peers that PyPI has. Debian's libblis4-pthread and any library with
-cblas_sgemm (--library NAME=PATH) can take part. Missing peers are listed and skipped. If PyTorch is loaded, MKL must
-share its libgomp; to time MKL on Intel's OpenMP, run with --peers mkl.
+cblas_sgemm (--library NAME=PATH) can take part. Missing peers are listed and skipped.
 
-Each round samples every contestant, in rotating order, after the threads of the previous contestant have gone to sleep.
-A ratio is the median over the rounds of the peer's time ÷ our time; above 1, gemm is faster. A contestant whose call
-takes half a second is sampled once, outside the rounds.
+A library runs in a process that lives as long as the comparison, with its own copy of the operands. Each round samples
+every contestant, in rotating order, after the threads of the previous contestant have gone to sleep. A ratio
+is the median over the rounds of the peer's time ÷ our time; above 1, gemm is faster. A contestant whose call takes half
+a second is sampled once, outside the rounds.
 
 Contestants are compared at the same level. Each contestant prepares as much as its interface allows, and is then called
 in a loop at one of two levels:
@@ -25,27 +26,32 @@ Python.
 
     family        products
     square        square matrices
-    skinny        one or two short dimensions
+    skinny        one or two short dimensions, in every layout of a and b
+    thin          m or n of 1, 2, 3 and 5, in every layout
+    random        --count products with log-uniform sides and random layouts, from --seed
     batched       stacks in one call, also with one b for all products, also cut out of larger matrices
     call          small products: plan and gemm compared with np.matmul
+    rotation      the cost of a call with a new shape each time, or with a new alpha
     prepare       a right-hand side that is packed beforehand
     dtypes        types other than float32 and float64
     scaling       each contestant compared with itself on one thread
+    beside        a product just after a product of another library in the same process, whose threads still spin.
+                  Ratios: every peer beside that neighbour ÷ gemm beside it; and the neighbour beside gemm ÷ the same
     contention    with --contention: another process keeps one core busy
 
 FMA peak: chains of fused multiply-adds in registers on all threads, without a product. Read rate: the best of several
 loops that read as many bytes as a matrix-vector product reads, from 48 MiB on.
 
-The JSON document ("gemm-cpu-peers/2", seconds):
+The JSON document ("gemm-cpu-peers/3", seconds):
 
-    date, command, commit, versions, machine, environment, device, rounds, sample_s, peers {name: about}, absent,
-    unable {contestant: {operands: why}}
+    date, command, commit, versions, machine, environment, cpuinfo {model name, flags, caches}, device, rounds,
+    sample_s, peers {name: about}, absent, unable {contestant: {operands: why}}
     peaks       {dtype: {threads: {gflops (of all), basis}}}
     read_gbs    {threads: {bytes: GB/s}}
     results     [{family, dtype, threads, m, n, k, batch (0: no stack), layout, kernel (ours), ratios, spreads,
                 best_peer, ratio, seconds, gflops, cores, settling, repeats, worst_error, samples, and by family
-                percent_of_peak, percent_of_read, plain_ratios, gain, speedup, slowdown}]
-    means       [{family, dtype, threads, rows, peers, best, least, lost}]: geometric means of the ratios
+                percent_of_peak, percent_of_read, plain_ratios, call_seconds, gain, speedup, slowdown}]
+    means       [{family, dtype, threads, rows, peers, best, least, lost (below 1), low (below 0.9)}]: geometric means
     quiet       {load_before, load_after, others_cores, stolen, median_spread, warnings}
 
 - spreads: the interquartile range ÷ the median of the rounds' ratios.
@@ -70,9 +76,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import recorded
 from peers import families
 from peers.families import Contest, Row
-from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape
-from peers.tables import shape, show, show_means, show_roofs
-from peers.theirs import PEERS, load
+from peers.roofs import cpuinfo
+from peers.shapes import DTYPES, MAIN, QUICK, SHAPES, Shape, random_shapes
+from peers.tables import shape, show, show_means, show_roofs, show_worst
+from peers.theirs import PEERS, makers
 
 from gemm.backends import registry
 from gemm.bench.contest import Watch
@@ -104,6 +111,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=PRECISIONS, default="highest", help="of our products (default: highest)")
     parser.add_argument("--contention", action="store_true", help="also while another process keeps one core busy")
     parser.add_argument("--sample", type=float, default=2.0, metavar="MS", help="length of a sample (default: 2)")
+    parser.add_argument("--seed", type=int, default=1, help="of the family random (default: 1)")
+    parser.add_argument("--count", type=positive, default=200, help="products of the family random (default: 200)")
+    parser.add_argument("--worst", type=positive, metavar="N", help="also print the N lowest ratios of all tables")
     parser.add_argument("--quick", action="store_true", help="a few tiny products, to test the script itself")
     return parser
 
@@ -142,21 +152,20 @@ def main(argv: list[str] | None = None) -> int:
     (device,) = registry.backend("cpu").devices()
     rounds, sample = (3, 2e-4) if args.quick else (args.rounds, args.sample / 1e3)
     head, watch = inventory.head(), Watch()
-    found, absent = load(args.peers, dict(args.library))
-    contest = Contest(found, rounds, sample, args.quick, args.precision)
+    contest = Contest(makers(args.peers, dict(args.library)), rounds, sample, args.quick, args.precision)
+    about = {peer.name: peer.about for peer in (*contest.levels, *contest.peers.values())}
     print(f"{device.name}, commit {head['commit']}, {contest.rounds} rounds")
-    for peer in (*contest.ours, *contest.peers):
-        print(f"  {peer.name:10} {peer.about}")
-    for name, why in absent.items():
+    for name, what in about.items():
+        print(f"  {name:10} {what}")
+    for name, why in contest.absent.items():
         print(f"  without {name}: {why}")
 
     def document(rows: list[Row]) -> Row:
         spreads = [row["spreads"][row["best_peer"]] for row in rows if row["best_peer"]]
         return {
-            "schema": "gemm-cpu-peers/2", **head, "device": inventory.device_facts(device), "rounds": rounds,
-            "sample_s": sample, "peers": {peer.name: peer.about for peer in (*contest.ours, *found)}, "absent": absent,
-            "unable": contest.unable, **contest.roofs(), "results": rows, "means": families.summary(rows),
-            "quiet": watch.facts(spreads),
+            "schema": "gemm-cpu-peers/3", **head, "cpuinfo": cpuinfo(), "device": inventory.device_facts(device),
+            "rounds": rounds, "sample_s": sample, "peers": about, "absent": contest.absent, "unable": contest.unable,
+            **contest.roofs(), "results": rows, "means": families.summary(rows), "quiet": watch.facts(spreads),
         }  # fmt: skip
 
     rows: list[Row] = []
@@ -166,6 +175,8 @@ def main(argv: list[str] | None = None) -> int:
             save_json(args.json, _rounded(document(rows)), indent=None)
     whole = document(rows)
     show_means(whole["means"])
+    if args.worst:
+        show_worst(rows, args.worst)
     show_roofs(whole["peaks"], whole["read_gbs"])
     wrong = _wrong(rows)
     text.bullets("Not multiplied by:", _unable(contest.unable))
@@ -181,12 +192,14 @@ def _run(args: argparse.Namespace, contest: Contest) -> Iterator[list[Row]]:
     chosen = args.families or [name for name in SHAPES if name != "contention"]
     if args.contention and "contention" not in chosen:
         chosen.append("contention")
-    everyone = contest.peers
     for family in chosen:
         shapes = _wanted((QUICK if args.quick else SHAPES)[family], args.shapes)
-        contest.peers = [peer for peer in everyone if peer.name == "numpy"] if family == "call" else everyone
+        if family == "random":
+            shapes = random_shapes(args.seed, 3 if args.quick else args.count)
         most = args.threads[-1:]
-        counts = {"call": [1], "contention": most, "scaling": [n for n in most if n > 1]}.get(family, args.threads)
+        several = [n for n in most if n > 1]
+        special = {"call": [1], "rotation": [1], "contention": most, "scaling": several, "beside": several}
+        counts = special.get(family, args.threads)
         for dtype in args.dtype:
             for threads in counts if (family == "dtypes") != (dtype in MAIN) else ():
                 some = list(contest.rows(family, shapes, dtype, threads))

@@ -4,8 +4,8 @@
 
 The files come from benchmarks/cpu_vs_peers.py --json, all from one device. If several files contain a product, the last
 file counts. There is a panel for each family and main element type, and one for all other types. A panel shows the
-ratio to the best peer for each product, with a colour for each number of threads, and the other peers' ratios in grey
-if they fit. Needs matplotlib.
+ratio to the best peer for each product without transposed operands, with a colour for each number of threads, and the
+other peers' ratios in grey if they fit. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 import generated
 
 FAMILIES = ("square", "skinny", "batched", "dtypes")
+SCHEMAS = ("gemm-cpu-peers/2", "gemm-cpu-peers/3")
+"""Version 3 adds families and fields. Its libraries run in processes of their own; before, they shared one."""
 MAIN = ("float32", "float64")
 Row = dict[str, Any]
 
@@ -32,13 +34,13 @@ def read(paths: list[Path]) -> tuple[list[Row], str]:
     peers: dict[str, None] = {}
     for path in paths:
         document = json.loads(path.read_text(encoding="utf-8"))
-        if document.get("schema") != "gemm-cpu-peers/2":
+        if document.get("schema") not in SCHEMAS:
             raise ValueError(f"{path} was not written by this version of benchmarks/cpu_vs_peers.py")
         devices[document["device"]["name"]] = None
         loud = " (not on a quiet machine)" if document["quiet"]["warnings"] else ""
         captions.append(f"{generated.recorded(document)}{loud}")
         for row in document["results"]:
-            if row["family"] in FAMILIES and row["ratios"]:
+            if row["family"] in FAMILIES and row["ratios"] and "ᵀ" not in row["layout"]:
                 peers |= dict.fromkeys(row["ratios"])
                 key = ("family", "dtype", "threads", "m", "n", "k", "batch", "layout")
                 rows[tuple(row[name] for name in key)] = row

@@ -26,7 +26,7 @@ RUNS = {
     "CUDA": "2026-11-23-h200-cuda/cuda_vs_cublas.json",
     "CUDA, odd": "2026-11-24-h200-auto/cuda_odd.json",
 }
-FAMILIES = ("square", "skinny", "batched", "dtypes")
+FAMILIES = ("square", "skinny", "thin", "random", "batched", "dtypes")
 """Families of the CPU runs that the page shows. The other families compare gemm with itself."""
 NAMES = {"numpy": "NumPy", "openblas": "OpenBLAS", "torch": "PyTorch", "mkl": "MKL", "blis": "BLIS",
          "blis-wheel": "BLIS, PyPI", "amd-blis": "AMD's BLIS"}  # fmt: skip
@@ -42,9 +42,9 @@ This page compares gemm's speed with other libraries, from recorded runs, includ
 for users who choose a library. Read the table for your device first.
 
 Numbers without a unit are *ratios*: the other library's time ÷ gemm's time, for one product. Above 1 gemm is faster,
-below 1 the other library is faster. gemm and the other libraries run in one process, in alternating rounds, on the same
-number of threads and the same memory. Every result is checked. A ratio is the median over the rounds. *Best* is the
-ratio to the library that was fastest for that product.
+below 1 the other library is faster. gemm and the other libraries run in alternating rounds, on the same number of
+threads. Every result is checked. A ratio is the median over the rounds. *Best* is the ratio to the library that was
+fastest for that product.
 
 Every run names its device, date and commit. On other devices, or with other versions, the numbers differ. There are no
 numbers for Adreno and Intel GPUs, Arm, macOS and Windows, because no run was recorded there.
@@ -131,8 +131,12 @@ def on_cpu(run: str) -> str:
 
 
 def versions(run: str) -> str:
-    peers = read(run)["peers"]
-    return f"Peers: {'; '.join(about for name, about in peers.items() if name in NAMES)}.\n"
+    found = read(run)
+    peers, shared = found["peers"], found["schema"] == "gemm-cpu-peers/2"
+    where = "All libraries share one process." if shared else "Each library has its own process."
+    if shared and {"mkl", "blis"} <= peers.keys():
+        where += " There, the functions of Debian's BLIS called MKL's, so that the column BLIS shows MKL."
+    return f"{where} Peers: {'; '.join(about for name, about in peers.items() if name in NAMES)}.\n"
 
 
 def through_opencl() -> str:

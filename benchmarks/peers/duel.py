@@ -1,4 +1,4 @@
-"""Fair timing of contestants in one process: interleaved, in rotating order, each after other threads have idled."""
+"""Fair timing of contestants: interleaved, in rotating order, each after other threads have idled."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Entry:
     Attributes:
         key: the name in the results.
         first: seconds of the first call.
+        before: multiplies with another library, untimed, before each product.
         around: a context manager that is entered for each sample.
         seconds: seconds per product, one value for each sample.
         cores: CPU time ÷ wall time of each sample, over all threads of the process.
@@ -42,6 +43,7 @@ class Entry:
     out: np.ndarray
     threads: int
     first: float
+    before: Loop | None = None
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     repeats: int = 1
     seconds: list[float] = field(default_factory=list)
@@ -54,7 +56,43 @@ class Entry:
 
     def timed(self, times: int = 1) -> float:
         """Seconds per product, over `times` products."""
-        return timed(partial(self.loop, times)) / times
+        if self.before is None:
+            return timed(partial(self.loop, times)) / times
+        seconds = 0.0
+        for _ in range(times):
+            self.before(1)
+            seconds += timed(partial(self.loop, 1))
+        return seconds / times
+
+    def calibrate(self, sample: float) -> int:
+        """The number of products that take about `sample` seconds."""
+        self.peer.set_threads(self.threads)
+        self.loop(1)
+        repeats = max(1, math.ceil(sample / max(self.timed(3), 1e-8)))
+        settle()
+        return repeats
+
+    def take(self) -> tuple[float, float, float]:
+        """One value for each of `seconds`, `cores` and `settling`."""
+        self.peer.set_threads(self.threads)
+        self._warm()
+        cpu, start = time.process_time(), time.perf_counter()
+        seconds = self.timed(self.repeats)
+        wall = time.perf_counter() - start
+        return seconds, (time.process_time() - cpu) / wall, settle()
+
+    def part(self, stack: slice, rows: np.ndarray) -> np.ndarray:
+        """Some rows of some matrices of the result."""
+        return (self.out[stack] if self.out.ndim == 3 else self.out)[..., rows, :]
+
+    def _warm(self) -> None:
+        """Make untimed calls."""
+        if self.first >= LONG:
+            return
+        end = time.perf_counter() + (WAKING if self.threads > 1 else 0.0)
+        self.loop(1)
+        while time.perf_counter() < end:
+            self.loop(1)
 
 
 def enter(peer: Peer, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, key: str = "") -> Entry:
@@ -66,6 +104,7 @@ def enter(peer: Peer, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: in
         entry.loop(1)
         peer.awake = True
     entry.first = entry.timed()
+    settle()
     return entry
 
 
@@ -76,37 +115,19 @@ def compete(entries: Sequence[Entry], rounds: int, sample: float) -> None:
     same other entry.
     """
     for entry in entries:
-        entry.peer.set_threads(entry.threads)
-        settle()
         if entry.first >= _ONCE:
             entry.seconds, entry.cores, entry.settling = [entry.first], [float(entry.threads)], [0.0]
         elif entry.first < LONG:
-            entry.loop(1)
-            entry.repeats = max(1, math.ceil(sample / max(entry.timed(3), 1e-8)))
+            entry.repeats = entry.calibrate(sample)
     waiting = [entry for entry in entries if not entry.seconds]
     per_round = sum(entry.first + (max(sample, entry.first) if entry.first < LONG else 0.0) for entry in waiting)
     for turn in range(min(rounds, max(_LEAST, int(_PATIENCE / per_round))) if waiting else 0):
         at = turn % len(waiting)
         order = [*waiting[at:], *waiting[:at]]
         for entry in order if turn % 2 == 0 else reversed(order):
-            entry.peer.set_threads(entry.threads)
             with entry.around():
-                _warm(entry)
-                cpu, start = time.process_time(), time.perf_counter()
-                entry.seconds.append(entry.timed(entry.repeats))
-                wall = time.perf_counter() - start
-                entry.cores.append((time.process_time() - cpu) / wall)
-            entry.settling.append(settle())
-
-
-def _warm(entry: Entry) -> None:
-    """Make untimed calls."""
-    if entry.first >= LONG:
-        return
-    end = time.perf_counter() + (WAKING if entry.threads > 1 else 0.0)
-    entry.loop(1)
-    while time.perf_counter() < end:
-        entry.loop(1)
+                for values, value in zip((entry.seconds, entry.cores, entry.settling), entry.take(), strict=True):
+                    values.append(value)
 
 
 def ratio(ours: Entry, theirs: Entry) -> float:

@@ -26,8 +26,8 @@ def worst_errors(a: np.ndarray, b: np.ndarray, entries: Sequence[Entry]) -> dict
     stack = slice(None, None, -(-len(a) * m * cost // _WORK)) if a.ndim == 3 else slice(None)
     rows = np.unique(np.linspace(0, m - 1, max(1, min(m, _WORK // cost))).astype(int))
     x, y = (a[stack] if a.ndim == 3 else a)[..., rows, :], b[stack] if b.ndim == 3 else b
-    results = {e.key: (e.out[stack] if a.ndim == 3 else e.out)[..., rows, :] for e in entries}
-    dtype = entries[0].out.dtype
+    results = {entry.key: entry.part(stack, rows) for entry in entries}
+    dtype = next(iter(results.values())).dtype
     if dtype.kind in "iu":
         whole = np.matmul(x.astype(np.int64), y.astype(np.int64)).astype(dtype)
         return {key: 0.0 if np.array_equal(result, whole) else math.inf for key, result in results.items()}

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from gemm.bench.peers import Absent, Peer, Unable
+from gemm.bench.peers import Unable
 from gemm.bench.verdicts import ratios, spread
 
-from . import duel, roofs
+from . import duel, ours, roofs, theirs
 from .busy import BusyProcess
 from .duel import Entry
 from .exact import worst_errors
-from .ours import Engine, NewResult, PlainCall, Plan, Prepared
-from .shapes import Shape, operands
-from .theirs import NumPyNew
+from .shapes import DTYPES, Shape, dtype_of, operands
+from .workers import Library, Makers, Product, load
 
 Row = dict[str, Any]
-Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _REAL = {"float32": "float32", "float64": "float64", "float16": "float32", "bfloat16": "float32",
          "complex64": "float32", "complex128": "float64"}  # fmt: skip
@@ -33,51 +28,49 @@ in caches."""
 _LOADED = 50
 """Factor that lengthens the samples under contention, so that each sample averages over many time slices of the
 scheduler, which last some milliseconds."""
-_UNABLE = (Absent, Unable, TypeError, ValueError, RuntimeError, ImportError)
 
 
-def ours(precision: str) -> list[Plan]:
-    """This package as a peer: gemm_run called from C first, if a C compiler is available, then gemm.plan in Python."""
-    try:
-        return [Engine(precision), Plan(precision)]
-    except Absent:
-        return [Plan(precision)]
-
-
-@dataclass
 class Contest:
     """The contestants, and the settings of the timing.
 
     Attributes:
-        quick: measure the machine's peaks quickly, with meaningless results.
-        precision: of our products, as for `gemm.plan`. The peers have a single precision.
+        peers, ours: {name: a peer in its process}. `ours` contains every way to call this package.
+        levels: those of `ours` that the peers are compared with: gemm_run called from C, if a C compiler is available,
+            and gemm.plan in Python.
         unable: {contestant: {operands: why it did not take part}}.
-        peaks: {(dtype, threads): result of roofs.fma_peak}, measured on demand.
-        reads: {(threads, bytes): GB/s}, measured on demand.
     """
 
-    peers: list[Peer]
-    rounds: int
-    sample: float
-    quick: bool = False
-    precision: str = "highest"
-    ours: list[Plan] = field(init=False)
-    unable: dict[str, dict[str, str]] = field(default_factory=dict)
-    peaks: dict[tuple[str, int], dict[str, Any] | None] = field(default_factory=dict)
-    reads: dict[tuple[int, int], float | None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.ours = ours(self.precision)
+    def __init__(self, makers: Makers, rounds: int, sample: float, quick: bool, precision: str) -> None:
+        """quick: measure the machine's peaks quickly, with meaningless results. precision: of our products, as for
+        `gemm.plan`. The peers have a single precision."""
+        self.rounds, self.sample, self.quick, self.precision = rounds, sample, quick, precision
+        numpys = {name: make for name, make in makers.items() if name in ("numpy", "openblas")}
+        others = [{name: make} for name, make in makers.items() if name not in numpys]
+        own, more = ours.makers(precision), theirs.MORE if "numpy" in numpys else {}
+        self._makers = {"gemm": own["gemm"], **makers}
+        found, absent = load([own, *[{**numpys, **more}][: len(numpys)], *others])
+        self.ours = {name: found[name] for name in own if name in found}
+        self.peers = {name: found[name] for name in makers if name in found}
+        self._more = {name: found[name] for name in more if name in found}
+        self.absent = {name: why for name, why in absent.items() if name in makers}
+        self.levels = [self.ours[name] for name in ("gemm", "plan") if name in self.ours]
+        self.unable: dict[str, dict[str, str]] = {}
+        self._peaks: dict[tuple[str, int], dict[str, Any] | None] = {}
+        self._reads: dict[tuple[int, int], float | None] = {}
+        self._pairs: dict[frozenset[str], dict[str, Library]] = {}
 
     def rows(self, family: str, shapes: Sequence[Shape], dtype: str, threads: int) -> Iterator[Row]:
         """A row for each shape of `family` that we can multiply. threads: for "scaling", the largest number."""
-        special = {"call": self._calls, "prepare": self._prepared, "scaling": self._scaling}
-        make = {**special, "contention": self._contention}.get(family, self._plain)
+        special = {"call": self._calls, "prepare": self._prepared, "rotation": self._rotation}
+        special |= {"scaling": self._scaling, "beside": self._beside, "contention": self._contention}
+        make = special.get(family, self._plain)
+        if family == "beside":
+            shapes = [s._replace(layout=f"beside {name}") for name in self._neighbours(threads) for s in shapes]
         for shape in shapes:
+            able = [peer for peer in self.peers.values() if peer.batches or not shape.batch]
+            able = [peer for peer in able if threads <= (peer.most_threads or threads)]
             try:
-                able = [peer for peer in self.peers if peer.batches or not shape.batch]
-                able = [peer for peer in able if threads <= (peer.most_threads or threads)]
-                row = make(operands(shape, dtype), able, threads)
+                row = make((shape, dtype), able, threads)
             except Unable:  # already recorded in `unable`
                 continue
             except ImportError as error:
@@ -88,51 +81,53 @@ class Contest:
     def peak(self, dtype: str, threads: int) -> dict[str, Any] | None:
         """The FMA peak of `threads` cores for this type, measured once; None if other instructions may do the work."""
         key = _REAL.get(dtype, "") if self.precision == "highest" else "", threads
-        if key[0] and key not in self.peaks:
-            self.peaks[key] = roofs.fma_peak(*key, *((1,) if self.quick else ()))
-        return self.peaks.get(key)
+        if key[0] and key not in self._peaks:
+            self._peaks[key] = roofs.fma_peak(*key, *((1,) if self.quick else ()))
+        return self._peaks.get(key)
 
     def read(self, threads: int, size: int) -> float | None:
         """GB/s at which `threads` threads read `size` bytes, measured once."""
         key = threads, size
-        if key not in self.reads:
-            self.reads[key] = roofs.read_rate(threads, *((1 << 22, 1) if self.quick else (size,)))
-        return self.reads[key]
+        if key not in self._reads:
+            self._reads[key] = roofs.read_rate(threads, *((1 << 22, 1) if self.quick else (size,)))
+        return self._reads[key]
 
     def roofs(self) -> Row:
         """`peaks` and `read_gbs` of the document, with the values measured so far."""
         peaks: Row = {}
         reads: Row = {}
-        for (dtype, threads), peak in self.peaks.items():
+        for (dtype, threads), peak in self._peaks.items():
             if peak:
                 peaks.setdefault(dtype, {})[str(threads)] = peak
-        for (threads, size), rate in self.reads.items():
+        for (threads, size), rate in self._reads.items():
             reads.setdefault(str(threads), {})[str(size)] = rate
         return {"peaks": peaks, "read_gbs": reads}
 
     def _note(self, name: str, what: str, why: Exception) -> None:
         self.unable.setdefault(name, {}).setdefault(what, str(why).partition("\n")[0])
 
-    def _enter(self, x: Operands, peers: Sequence[Peer], threads: int, mark: str = "") -> list[Entry]:
+    def _enter(
+        self, x: Product, peers: Iterable[Library], threads: int, mark: str = "", before: str = ""
+    ) -> list[Entry]:
         """The entries of those `peers` that can multiply x."""
-        entries = []
+        entries: list[Entry] = []
         for peer in peers:
             try:
-                entries.append(duel.enter(peer, *x, threads, f"{peer.name}{mark}"))
-            except _UNABLE as why:
-                self._note(peer.name, "·".join(dict.fromkeys(each.dtype.name for each in x[:2])), why)
+                entries.append(peer.enter(x, threads, f"{peer.name}{mark}", before))
+            except Unable as why:
+                self._note(peer.name, f"{x[1]}{' transposed' * ('ᵀ' in x[0].layout)}", why)
         return entries
 
-    def _enter_ours(self, x: Operands, peers: Sequence[Peer], threads: int, mark: str = "") -> list[Entry]:
+    def _enter_ours(self, x: Product, peers: Iterable[Library], threads: int, mark: str = "") -> list[Entry]:
         """The entries of this package. Raises Unable if there are none, because then there is no row."""
         if entries := self._enter(x, peers, threads, mark):
             return entries
         raise Unable("noted")
 
-    def _timed(self, x: Operands, entries: list[Entry], longer: int = 1) -> Row:
+    def _timed(self, x: Product, entries: list[Entry], longer: int = 1) -> Row:
         """The figures that every row has. longer: factor that lengthens the samples."""
         duel.compete(entries, self.rounds, longer * self.sample)
-        a, b, out = x
+        a, b, out = operands(*x)
         errors = worst_errors(a, b, entries)
         flops = (8.0 if out.dtype.kind == "c" else 2.0) * out.size * a.shape[-1]
 
@@ -140,7 +135,7 @@ class Contest:
             return {entry.key: value(entry) for entry in entries}
 
         return {
-            "kernel": str(self.ours[0].plan(*x).kernel), "seconds": each(lambda e: e.median),
+            "kernel": str(ours.Plan(self.precision).plan(a, b, out).kernel), "seconds": each(lambda e: e.median),
             "gflops": each(lambda e: flops / e.median / 1e9),
             "cores": each(lambda e: statistics.median(e.cores)),
             "settling": each(lambda e: statistics.median(e.settling)), "repeats": each(lambda e: e.repeats),
@@ -148,68 +143,117 @@ class Contest:
             "samples": each(lambda e: e.seconds),
         }  # fmt: skip
 
-    def _plain(self, x: Operands, able: list[Peer], threads: int) -> Row:
-        mine = self._enter_ours(x, self.ours, threads)
-        theirs = self._enter(x, able, threads)
-        row = self._timed(x, [*mine, *theirs]) | _against(mine, theirs)
-        a, b, out = x
-        peak, size = self.peak(a.dtype.name, threads), a.nbytes + b.nbytes
-        vector = a.ndim == 2 and 1 in out.shape and (self.quick or size >= _IN_MEMORY)
+    def _plain(self, x: Product, able: list[Library], threads: int) -> Row:
+        mine, others = self._enter_ours(x, self.levels, threads), self._enter(x, able, threads)
+        row = self._timed(x, [*mine, *others]) | _against(mine, others)
+        (m, n, k, batch, _), (kind_a, kind_b, _) = x[0], map(dtype_of, DTYPES[x[1]])
+        peak, size = self.peak(x[1], threads), k * (m * kind_a.itemsize + n * kind_b.itemsize)
+        vector = not batch and 1 in (m, n) and (self.quick or size >= _IN_MEMORY)
         read = self.read(threads, size) if vector else None
         row["percent_of_peak"] = 100 * row["gflops"][mine[0].key] / peak["gflops"] if peak else None
         row["percent_of_read"] = 100 * size / mine[0].median / 1e9 / read if read else None
         return row
 
-    def _calls(self, x: Operands, able: list[Peer], threads: int) -> Row:
+    def _named(self, *names: str) -> list[Library]:
+        """Those of these ways to call this package and NumPy that are available."""
+        every = {**self.ours, **self.peers, **self._more}
+        return [every[name] for name in names if name in every]
+
+    def _calls(self, x: Product, able: list[Library], threads: int) -> Row:
         """plan and gemm compared with np.matmul, with and without out=: the complete cost for users of Python."""
-        mine = self._enter_ours(x, (Plan(), PlainCall(), NewResult()), threads)
-        theirs = self._enter(x, [*able, *([NumPyNew()] if able else [])], threads)
-        row = self._timed(x, [*mine, *theirs]) | _against(mine[:1], theirs[:1])
-        pairs = zip(mine[1:], theirs, strict=False)
+        mine = self._enter_ours(x, self._named("plan", "gemm()", "gemm(), new"), threads)
+        others = self._enter(x, self._named("numpy", "numpy, new"), threads)
+        row = self._timed(x, [*mine, *others]) | _against(mine[:1], others[:1])
+        pairs = zip(mine[1:], others, strict=False)
         row["plain_ratios"] = {their.key: duel.ratio(our, their) for our, their in pairs}
         return row
 
-    def _prepared(self, x: Operands, able: list[Peer], threads: int) -> Row:
+    def _rotation(self, x: Product, able: list[Library], threads: int) -> Row:
+        """Seconds per call with a new shape each call; and, of a single shape, with a new alpha each call."""
+        mine = self._enter_ours(x, self._named("gemm(), rotation", "gemm(), alphas"), threads)
+        others = self._enter(x, self._named("numpy, rotation"), threads)
+        row = self._timed(x, [*mine, *others]) | _against(mine[:1], others)
+        row["call_seconds"] = {key: seconds / math.prod(x[0][:3]) for key, seconds in row["seconds"].items()}
+        return row
+
+    def _prepared(self, x: Product, able: list[Library], threads: int) -> Row:
         """A right-hand side packed beforehand, compared with all peers and with the same call without packing."""
-        mine = self._enter_ours(x, (Prepared(),), threads)
-        plain, theirs = self._enter(x, (PlainCall(backend="cpu"),), threads), self._enter(x, able, threads)
-        row = self._timed(x, [*mine, *plain, *theirs]) | _against(mine, theirs)
+        mine = self._enter_ours(x, self._named("prepared"), threads)
+        plain, others = self._enter(x, self._named("gemm(), cpu"), threads), self._enter(x, able, threads)
+        row = self._timed(x, [*mine, *plain, *others]) | _against(mine, others)
         row["gain"] = duel.ratio(mine[0], plain[0]) if plain else None
         return row
 
-    def _scaling(self, x: Operands, able: list[Peer], threads: int) -> Row:
+    def _scaling(self, x: Product, able: list[Library], threads: int) -> Row:
         """Each contestant compared with itself on one thread, for powers of two and for `threads`.
 
         The keys are "NAME@THREADS".
         """
         counts = sorted({threads, *(1 << i for i in range(threads.bit_length()))})
-        mine = [self._enter_ours(x, self.ours[:1], count, f"@{count}") for count in counts]
-        theirs = [self._enter(x, able, count, f"@{count}") for count in counts]
-        everyone = [[*ours, *others] for ours, others in zip(mine, theirs, strict=True)]
+        mine = [self._enter_ours(x, self.levels[:1], count, f"@{count}") for count in counts]
+        others = [self._enter(x, able, count, f"@{count}") for count in counts]
+        everyone = [[*our, *their] for our, their in zip(mine, others, strict=True)]
         row = self._timed(x, [entry for some in everyone for entry in some])
         row["speedup"] = {
             own[0].peer.name: {str(entry.threads): duel.ratio(entry, own[0]) for entry in own}
             for own in zip(*everyone, strict=True)
         }
-        return row | _against(mine[-1], theirs[-1])
+        return row | _against(mine[-1], others[-1])
 
-    def _contention(self, x: Operands, able: list[Peer], threads: int) -> Row:
+    def _neighbours(self, threads: int) -> list[str]:
+        """The peers with threads of their own. NumPy's are OpenBLAS's."""
+        able = [name for name, peer in self.peers.items() if threads <= (peer.most_threads or threads)]
+        return [name for name in able if name != "numpy" or "openblas" not in able] if "gemm" in self.ours else []
+
+    def _beside(self, x: Product, able: list[Library], threads: int) -> Row:
+        """Contestants in one process with another library, which multiplies before each of their products.
+
+        The neighbour Y of a row is in the layout. Keys: "NAME alone"; "NAME" for NAME beside Y; "Y", for Y beside gemm.
+        """
+        neighbour = x[0].layout.removeprefix("beside ")
+        mine: list[Entry] = []
+        others: list[Entry] = []
+        for name in ("gemm", *self._neighbours(threads)):
+            other = "gemm" if name == neighbour else neighbour
+            pair = self._pair(name, other)
+            if {name, other} <= pair.keys():
+                (mine if name == "gemm" else others).extend(self._enter(x, [pair[name]], threads, before=other))
+        if not mine:
+            raise Unable("noted")
+        every = [*mine, *others]
+        alone = self._enter(x, self._named(*(entry.key for entry in every)), threads, " alone")
+        row = self._timed(x, [*every, *alone])
+        by_name = {entry.peer.name: entry for entry in alone}
+        row["slowdown"] = {e.key: duel.ratio(by_name[e.key], e) for e in every if e.key in by_name}
+        return row | _against(mine, others)
+
+    def _pair(self, *names: str) -> dict[str, Library]:
+        """Two libraries in one process."""
+        key = frozenset(names)
+        if key not in self._pairs:
+            makers = {name: make for name, make in self._makers.items() if name in key}
+            self._pairs[key], absent = load([makers])
+            for name, why in absent.items():
+                self._note(name, f"in the process of {' and '.join(names)}", Unable(why))
+        return self._pairs[key]
+
+    def _contention(self, x: Product, able: list[Library], threads: int) -> Row:
         """Each contestant with and without another process on one of the cores; keys "NAME" and "NAME idle"."""
         with BusyProcess() as busy:
-            mine, theirs = self._enter_ours(x, self.ours[:1], threads), self._enter(x, able, threads)
-            idle = self._enter(x, [entry.peer for entry in (*mine, *theirs)], threads, " idle")
-            for entry in (*mine, *theirs):
+            mine, others = self._enter_ours(x, self.levels[:1], threads), self._enter(x, able, threads)
+            idle = self._enter(x, self._named(*(entry.key for entry in (*mine, *others))), threads, " idle")
+            for entry in (*mine, *others):
                 entry.around = busy.running
-            pairs = list(zip(idle, [*mine, *theirs], strict=True))
+            pairs = list(zip(idle, [*mine, *others], strict=True))
             row = self._timed(x, [entry for pair in pairs for entry in pair], longer=_LOADED)
         row["slowdown"] = {loaded.key: duel.ratio(alone, loaded) for alone, loaded in pairs}
-        return row | _against(mine, theirs)
+        return row | _against(mine, others)
 
 
-def _against(ours: Sequence[Entry], theirs: Sequence[Entry]) -> Row:
+def _against(mine: Sequence[Entry], others: Sequence[Entry]) -> Row:
     """ratios, spreads of the ratios, and the best peer. Above 1, we are faster than the peer at its level."""
-    by_level = {entry.peer.compiled: entry for entry in ours}
-    rounds = {e.peer.name: ratios(e.seconds, by_level.get(e.peer.compiled, ours[0]).seconds) for e in theirs}
+    by_level = {entry.peer.compiled: entry for entry in mine}
+    rounds = {e.peer.name: ratios(e.seconds, by_level.get(e.peer.compiled, mine[0]).seconds) for e in others}
     medians = {name: statistics.median(values) for name, values in rounds.items()}
     best = min(medians, key=lambda name: medians[name], default=None)
     return {"ratios": medians, "spreads": {name: spread(values) for name, values in rounds.items()},
@@ -228,7 +272,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         each = {name: [row["ratios"][name] for row in some if name in row["ratios"]] for name in names}
         peers = {name: statistics.geometric_mean(values) for name, values in each.items()}
         best = statistics.geometric_mean(row["ratio"] for row in some)
-        lost = sum(row["ratio"] < 1 for row in some)
+        lost, low = (sum(row["ratio"] < limit for row in some) for limit in (1, 0.9))
         means.append({"family": family, "dtype": dtype, "threads": threads, "rows": len(some), "peers": peers,
-                      "best": best, "least": min(row["ratio"] for row in some), "lost": lost})  # fmt: skip
+                      "best": best, "least": min(row["ratio"] for row in some), "lost": lost, "low": low})  # fmt: skip
     return means

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -128,3 +130,51 @@ class Prepared(Plan):
         if not hasattr(gemm, "prepare"):
             raise Unable("absent: this gemm has no prepare")
         return looped(partial(gemm.gemm, a, gemm.prepare(b), out=out, backend="cpu"))
+
+
+class Rotation(Plan):
+    """gemm.gemm at one line of a program, with the shapes from 1 × 1 × 1 to m × n × k in turn; a pass counts as one."""
+
+    name = "gemm(), rotation"
+    how = "gemm(a, b, out=out) of a new shape each call"
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        return rotation(gemm.gemm, a, b, out)
+
+
+class NewAlpha(Plan):
+    """gemm.gemm with an alpha that it has not seen; m·n·k calls are a pass, which ends with an alpha of 1."""
+
+    name = "gemm(), alphas"
+    how = "gemm(a, b, out=out, alpha=a new one)"
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        calls, alphas = out.size * a.shape[1] - 1, count(2)
+
+        def loop(times: int) -> None:
+            for _ in range(times):
+                for _ in range(calls):
+                    gemm.gemm(a, b, out=out, alpha=next(alphas) / 1024)
+                gemm.gemm(a, b, out=out, alpha=1.0)
+
+        return loop
+
+
+def rotation(multiply: Callable[..., Any], a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+    """A loop over the products of all leading parts of a and b, the largest one last."""
+    sizes = product(*(range(1, size + 1) for size in (*out.shape, a.shape[1])))
+    parts = [(a[:m, :k], b[:k, :n], out[:m, :n]) for m, n, k in sizes]
+
+    def loop(times: int) -> None:
+        for _ in range(times):
+            for x, y, z in parts:
+                multiply(x, y, out=z)
+
+    return loop
+
+
+def makers(precision: str) -> dict[str, Callable[[], Peer]]:
+    """This package as peers, by name."""
+    precise = {kind.name: partial(kind, precision) for kind in (Engine, Plan)}
+    others = {kind.name: kind for kind in (PlainCall, NewResult, Prepared, Rotation, NewAlpha)}
+    return {**precise, **others, "gemm(), cpu": partial(PlainCall, backend="cpu")}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise, product
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -20,6 +22,26 @@ _VECTORS = {64: "AVX-512", 32: "AVX2", 16: "NEON"}
 _BURST = 1e-3
 """Seconds of a burst, short enough that some bursts are not interrupted by other processes."""
 _STREAMS, _AHEAD = (1, 2, 4, 8, 16), (0, 8, 16)
+
+
+def cpuinfo() -> dict[str, Any]:
+    """{model, flags, caches: [{level, type, size, ways, shared by how many threads}]}, as far as Linux tells them."""
+    text = _read(Path("/proc/cpuinfo"))
+    facts = dict(re.findall(r"^(model name|cpu family|model|stepping|flags|Features)\s*: (.*)$", text, re.M))
+    caches = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        names = "level", "type", "size", "ways_of_associativity", "shared_cpu_list"
+        caches.append({name: _read(folder / name).strip() for name in names})
+    flags = facts.pop("flags", facts.pop("Features", ""))
+    isa = re.compile(r"sse|avx|amx|fma|f16c|vnni|bf16|fp16|asimd|sve|sme|i8mm|neon|fphp")
+    return {**facts, "flags": [flag for flag in flags.split() if isa.search(flag)], "caches": caches}
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def fma_peak(dtype: str, threads: int, bursts: int = 40) -> dict[str, Any] | None:

@@ -8,6 +8,8 @@ from .families import Row
 
 _NOTES = {
     "contention": " with a process on one core", "call": ": ratios of plan(a, b, out=c)",
+    "rotation": ": ratios of gemm(a, b, out=c), every shape up to m × n × k in turn",
+    "beside": ", just after a product of the other library of the process",
     "prepare": ": ratios of gemm(a, prepare(b), out=c); gain: gemm(a, b, out=c) ÷ it, in time",
 }  # fmt: skip
 _CALLS = ("plan", "gemm()", "gemm(), new", "numpy", "numpy, new")
@@ -19,7 +21,9 @@ def show(family: str, dtype: str, threads: int, rows: list[Row]) -> None:
     own = list(dict.fromkeys(name for row in rows for name in row.get("speedup") or row.get("slowdown") or ()))
     head = ["product", *names, "best peer", "ours ÷ best", "± spread"]
     head += {
-        "scaling": [f"{name} 1→{threads}" for name in own], "contention": [f"{name} slower" for name in own],
+        "scaling": [f"{name} 1→{threads}" for name in own],
+        **{family: [f"{name} slower" for name in own] for family in ("contention", "beside")},
+        "rotation": [f"{name}, a call" for name in rows[0].get("call_seconds", ())],
         "call": ["gemm() ÷ numpy", "without out=", *(f"{name} time" for name in _CALLS)],
         "prepare": ["gain", "time"],
     }.get(family, ["GFLOP/s", "of peak", "of read"])  # fmt: skip
@@ -31,6 +35,8 @@ def show(family: str, dtype: str, threads: int, rows: list[Row]) -> None:
         if family == "call":
             line += [ratio(row["plain_ratios"].get(name)) for name in ("numpy", "numpy, new")]
             line += [text.seconds(row["seconds"].get(name)) for name in _CALLS]
+        elif family == "rotation":
+            line += map(text.seconds, row["call_seconds"].values())
         elif family == "prepare":
             line += [ratio(row["gain"]), text.seconds(row["seconds"]["prepared"])]
         elif own:
@@ -51,12 +57,25 @@ def show_means(means: list[Row]) -> None:
     names = list(dict.fromkeys(name for mean in means for name in mean["peers"]))
     lines = [
         [m["family"], m["dtype"], str(m["threads"]), *(ratio(m["peers"].get(name)) for name in names),
-         ratio(m["best"]), ratio(m["least"]), f"{m['lost']} of {m['rows']}"]
+         ratio(m["best"]), ratio(m["least"]), f"{m['lost']} of {m['rows']}", str(m["low"])]
         for m in means
     ]  # fmt: skip
-    head = ["family", "dtype", "threads", *names, "best peer", "least", "below 1"]
+    head = ["family", "dtype", "threads", *names, "best peer", "least", "below 1", "below 0.9"]
     print()
     text.table(head, lines, numbers=range(2, len(head)), title="Geometric means of peer's time ÷ ours")
+
+
+def show_worst(rows: list[Row], count: int) -> None:
+    """Print the lowest ratios of all tables."""
+    some = sorted((row for row in rows if row["best_peer"]), key=lambda row: row["ratio"])[:count]
+    lines = [
+        [row["family"], row["dtype"], str(row["threads"]), shape(row), row["kernel"], row["best_peer"],
+         ratio(row["ratio"]), f"{100 * row['spreads'][row['best_peer']]:.0f} %", text.seconds(row["seconds"][ours])]
+        for row in some for ours in list(row["seconds"])[:1]
+    ]  # fmt: skip
+    head = ["family", "dtype", "threads", "product", "kernel", "best peer", "ours ÷ best", "± spread", "our time"]
+    print()
+    text.table(head, lines, numbers={2, 6, 7, 8}, title="The lowest ratios")
 
 
 def show_roofs(peaks: Row, reads: Row) -> None:

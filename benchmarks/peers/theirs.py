@@ -7,10 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from gemm.bench.peers import Loop, Peer, host, looped, made
+from gemm.bench.peers import Loop, Peer, host, looped
 from gemm.bench.peers.cblas import Cblas
 from gemm.bench.peers.host import numpy_blas, set_numpy_threads
 from gemm.core.numpy_original import matmul
+
+from .ours import rotation
 
 
 class NumPy(Peer):
@@ -55,11 +57,22 @@ class NumPyBlas(Cblas):
         set_numpy_threads(count)
 
 
+class NumPyRotation(NumPy):
+    """np.matmul with a new shape each call."""
+
+    name = "numpy, rotation"
+
+    def prepare(self, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Loop:
+        return rotation(matmul, a, b, out)
+
+
 PEERS: dict[str, Callable[[], Peer]] = {"numpy": NumPy, "openblas": NumPyBlas, **host.PEERS}
 """The peers in the order in which they are loaded. NumPy comes first: the only BLAS loaded by then is its own."""
+MORE: dict[str, Callable[[], Peer]] = {"numpy, new": NumPyNew, "numpy, rotation": NumPyRotation}
+"""Peers of single families, loaded with "numpy"."""
 
 
-def load(names: Collection[str], libraries: Mapping[str, str]) -> tuple[list[Peer], dict[str, str]]:
-    """Load the peers in `names`, and the BLAS at each path of `libraries`. Returns also {name: why it is missing}."""
-    makers = {name: make for name, make in PEERS.items() if name in names}
-    return made((makers | {name: partial(Cblas, name, path) for name, path in libraries.items()}).items())
+def makers(names: Collection[str], libraries: Mapping[str, str]) -> dict[str, Callable[[], Peer]]:
+    """Functions that load the peers in `names`, and the BLAS at each path of `libraries`."""
+    chosen = {name: make for name, make in PEERS.items() if name in names}
+    return chosen | {name: partial(Cblas, name, path) for name, path in libraries.items()}

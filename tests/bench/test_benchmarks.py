@@ -5,8 +5,10 @@ And Intel's assembly is read rightly: intel_assembly/ has loops of our block_rea
 import importlib
 import json
 import math
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import helpers
@@ -22,8 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMON = {"family", "dtype", "threads", "m", "n", "k", "batch", "layout", "kernel", "ratios", "spreads", "best_peer",
           "ratio", "seconds", "gflops", "cores", "settling", "repeats", "worst_error", "samples"}  # fmt: skip
 PLAIN = {"percent_of_peak", "percent_of_read"}
-FAMILIES = {"square": PLAIN, "skinny": PLAIN, "batched": PLAIN, "dtypes": PLAIN, "call": {"plain_ratios"},
-            "prepare": {"gain"}, "scaling": {"speedup"}, "contention": {"slowdown"}}  # fmt: skip
+FAMILIES = {**dict.fromkeys(("square", "skinny", "thin", "random", "batched", "dtypes"), PLAIN),
+            "call": {"plain_ratios"}, "rotation": {"call_seconds"}, "prepare": {"gain"}, "scaling": {"speedup"},
+            "beside": {"slowdown"}, "contention": {"slowdown"}}  # fmt: skip
 PEERS = {"numpy", "openblas"}
 
 
@@ -39,18 +42,19 @@ def recorded(tmp_path_factory):
     pytest.importorskip("gemm._cpu", reason="the CPU engine is what is compared")
     file = tmp_path_factory.mktemp("peers") / "cpu.json"
     options = "--quick", "--peers", "numpy,openblas", "--dtype", "float32,int32,complex64", "--contention"
-    told = helpers.run(ROOT / "benchmarks/cpu_vs_peers.py", *options, "--json", file)
+    told = helpers.run(ROOT / "benchmarks/cpu_vs_peers.py", *options, "--worst", "3", "--json", file)
     assert "Geometric means" in told
+    assert "The lowest ratios" in told
     return file
 
 
 def test_peer_comparison_writes_its_schema(recorded):
     document = json.loads(recorded.read_text(encoding="utf-8"))
     assert set(document) == {
-        "schema", "date", "command", "commit", "versions", "machine", "environment", "device", "rounds", "sample_s",
-        "peers", "absent", "unable", "peaks", "read_gbs", "results", "means", "quiet",
+        "schema", "date", "command", "commit", "versions", "machine", "environment", "cpuinfo", "device", "rounds",
+        "sample_s", "peers", "absent", "unable", "peaks", "read_gbs", "results", "means", "quiet",
     }  # fmt: skip
-    assert document["schema"] == "gemm-cpu-peers/2"
+    assert document["schema"] == "gemm-cpu-peers/3"
     assert str(recorded.parent) not in recorded.read_text(encoding="utf-8")  # folders tell of a machine
     assert set(document["peers"]) - {"gemm"} == {"plan", "numpy", "openblas"} - document["absent"].keys()
     assert document["absent"].keys() <= {"openblas"}  # a NumPy with another BLAS, or no C compiler
@@ -59,7 +63,9 @@ def test_peer_comparison_writes_its_schema(recorded):
         "warnings",
     }  # fmt: skip
     threads = max(row["threads"] for row in document["results"])
-    left_out = {"scaling"} if threads == 1 else set()  # one has nothing to scale to
+    left_out = {"scaling", "beside"} if threads == 1 else set()  # one has nothing to scale to, and no pool
+    if "gemm" not in document["peers"]:
+        left_out |= {"beside"}
     if "prepared" in document["unable"]:
         left_out |= {"prepare"}
     assert {row["family"] for row in document["results"]} == FAMILIES.keys() - left_out
@@ -69,7 +75,7 @@ def test_peer_comparison_has_whole_rows(recorded):
     document = json.loads(recorded.read_text(encoding="utf-8"))
     for row in document["results"]:
         assert set(row) == COMMON | FAMILIES[row["family"]]
-        assert set(row["ratios"]) <= PEERS
+        assert {name.partition(",")[0] for name in row["ratios"]} <= PEERS
         assert row["ratio"] == row["ratios"][row["best_peer"]] == min(row["ratios"].values()) > 0
         contestants = row["seconds"].keys()
         for table in ("gflops", "cores", "settling", "repeats", "worst_error", "samples"):
@@ -88,6 +94,26 @@ def test_peer_comparison_refuses_nonsense():
         done = run("benchmarks/cpu_vs_peers.py", *wrong)
         assert done.returncode == 2
         assert wrong[1] in done.stderr
+
+
+def test_random_products_come_from_the_seed(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    shapes = importlib.import_module("peers.shapes")
+    drawn = shapes.random_shapes(3, 50)
+    assert drawn == shapes.random_shapes(3, 60)[:50] != shapes.random_shapes(4, 50)
+    assert {shape.layout for shape in drawn} == set(shapes.TRANSPOSED)
+    for shape in (drawn[0]._replace(layout=layout) for layout in shapes.TRANSPOSED):
+        a, b, out = shapes.operands(shape, "float32")
+        assert (a.shape, b.shape, out.shape) == (shape[0:3:2], shape[2:0:-1], shape[:2])
+
+
+def test_a_library_that_ends_its_process_is_unable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    workers = importlib.import_module("peers.workers")
+    monkeypatch.setattr(workers, "_native", str)  # no compiler is needed
+    found, absent = workers.load([{"lost": partial(os._exit, 3)}])
+    assert not found
+    assert "exit code 3" in absent["lost"]
 
 
 def test_cpu_chart(recorded, tmp_path):

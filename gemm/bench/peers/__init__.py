@@ -54,7 +54,8 @@ class Peer(ABC):
 
         Args:
             a, b, out: (m, k), (k, n) and (m, n); or (batch, m, k), (batch, k, n) and (batch, m, n), where b may be one
-                (k, n) for all products. The last axis of each has a stride of one element.
+                (k, n) for all products. One of the last two axes of a and of b, and the last axis of out, have a stride
+                of one element.
 
         Raises:
             Unable: there is no such function. TypeError, ValueError or RuntimeError, here or from the first call of

@@ -23,8 +23,13 @@ import numpy as np
 
 from gemm.bench.peers import Absent, Loop, Peer, Unable, unloadable
 
+BUILT = ""
+"""The path of the compiled module, if another process has compiled it."""
 _NAME = "_gemm_peers_native"
 _FLAGS = ["-O3", "-ffp-contract=fast", "-Wno-psabi"]
+_OWN_SYMBOLS = ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)
+"""How libraries are loaded. They define the same symbols, and MKL makes its own global: without RTLD_DEEPBIND, the
+cblas_sgemm of BLIS would call MKL's sgemm_."""
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _BYTES = ("uint8", "int8", "int32")
 """The types of a, b and out of MKL's gemm_s8u8s32, which takes the unsigned matrix first if matrices are row-major."""
@@ -39,6 +44,14 @@ _VERSIONS = ("bli_info_get_version_str", "openblas_get_config")
 @cache
 def native() -> Any:
     """The compiled module, with `ffi` and `lib`. Raises Absent if it cannot be compiled."""
+    if BUILT:
+        return _load(BUILT)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        return _load(build(folder))
+
+
+def build(folder: str) -> str:
+    """Compile native.c in `folder`, and return the path of the module. Raises Absent."""
     source = Path(__file__).with_name("native.c").read_text(encoding="utf-8")
     try:
         from cffi import FFI
@@ -46,8 +59,7 @@ def native() -> Any:
         builder = FFI()
         builder.cdef(_declarations(source))
         builder.set_source(_NAME, source, extra_compile_args=_FLAGS)
-        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            return _load(builder.compile(tmpdir=folder))
+        return str(builder.compile(tmpdir=folder))
     except Exception as error:  # the errors of setuptools, the compiler and the loader have no common class
         raise Absent(f"native.c does not compile here: {type(error).__name__}: {error}") from error
 
@@ -84,7 +96,7 @@ class Cblas(Peer):
         self.name, self._symbol, self._bits = name, symbol, 64 if wide else 32
         native()
         try:
-            self._library = ctypes.CDLL(path)  # with RTLD_LOCAL, the default: libraries define the same symbols
+            self._library = ctypes.CDLL(path, _OWN_SYMBOLS)
         except OSError as error:
             raise unloadable(path, error) from error
         if not self._function("sgemm"):
@@ -128,13 +140,24 @@ class Cblas(Peer):
             raise Unable("no such function")
         loop = f"cblas_{letter}{self._bits}" if letter else "cblas_u8s8"
         (m, k), n = a.shape[-2:], b.shape[-1]
-        # A matrix of one row may have any row stride, but BLAS demands a leading dimension of at least the row length.
-        leading = [max(x.strides[-2] // x.itemsize, x.shape[-1]) for x in (a, b, out)]
+        (trans_a, lda), (trans_b, ldb), (_, ldc) = map(_layout, (a, b, out))
         steps = [x.strides[0] // x.itemsize if x.ndim == 3 else 0 for x in (a, b, out)]
         compiled = native()
         batch = len(a) if a.ndim == 3 else 0
-        what = (compiled.ffi.cast("void *", function), m, n, k, *leading, *steps, batch, *map(address, (a, b, out)))
+        sizes = trans_a, trans_b, m, n, k, lda, ldb, ldc
+        what = (compiled.ffi.cast("void *", function), *sizes, *steps, batch, *map(address, (a, b, out)))
         return partial(getattr(compiled.lib, loop), compiled.ffi.new("product *", what))
+
+
+def _layout(x: np.ndarray) -> tuple[int, int]:
+    """(CBLAS_TRANSPOSE, leading dimension) of a matrix or a stack. Raises Unable if neither axis has stride 1."""
+    (rows, columns), (down, right) = x.shape[-2:], (stride // x.itemsize for stride in x.strides[-2:])
+    # A matrix of one row may have any row stride, but BLAS demands a leading dimension of at least the row length.
+    if right == 1:
+        return 111, max(down, columns)
+    if down == 1:
+        return 112, max(right, rows)
+    raise Unable("no axis has stride 1")
 
 
 def mkl() -> Cblas:

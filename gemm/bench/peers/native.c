@@ -3,34 +3,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A product by cblas_?gemm, or by cblas_?gemm_batch_strided if batch > 0. Steps count elements. */
+/* A product by cblas_?gemm, or by cblas_?gemm_batch_strided if batch > 0. Steps count elements. trans_a and trans_b are
+ * values of CBLAS_TRANSPOSE. */
 typedef struct {
     void *function;
-    int64_t m, n, k, lda, ldb, ldc;
+    int64_t trans_a, trans_b, m, n, k, lda, ldb, ldc;
     int64_t step_a, step_b, step_c, batch;
     const void *a, *b;
     void *c;
 } product;
 
-enum { ROW_MAJOR = 101, NO_TRANS = 111 };
+enum { ROW_MAJOR = 101 };
 static const double one_z[2] = {1, 0}, zero_z[2] = {0, 0};
 static const float one_c[2] = {1, 0}, zero_c[2] = {0, 0};
 
 /* INT: the library's integer type. SCALAR: the type in which the library takes alpha and beta. */
-#define LOOP(name, INT, SCALAR, one, zero)                                                                            \
-    void name(const product *x, int64_t times) {                                                                      \
-        typedef void single(int, int, int, INT, INT, INT, SCALAR, const void *, INT, const void *, INT, SCALAR,       \
-                            void *, INT);                                                                             \
-        typedef void stack(int, int, int, INT, INT, INT, SCALAR, const void *, INT, INT, const void *, INT, INT,      \
-                           SCALAR, void *, INT, INT, INT);                                                            \
-        const INT m = (INT)x->m, n = (INT)x->n, k = (INT)x->k, lda = (INT)x->lda, ldb = (INT)x->ldb;                  \
-        const INT ldc = (INT)x->ldc;                                                                                  \
-        for (; times > 0 && !x->batch; times--)                                                                       \
-            ((single *)x->function)(ROW_MAJOR, NO_TRANS, NO_TRANS, m, n, k, one, x->a, lda, x->b, ldb, zero, x->c,    \
-                                    ldc);                                                                             \
-        for (; times > 0; times--)                                                                                    \
-            ((stack *)x->function)(ROW_MAJOR, NO_TRANS, NO_TRANS, m, n, k, one, x->a, lda, (INT)x->step_a, x->b, ldb, \
-                                   (INT)x->step_b, zero, x->c, ldc, (INT)x->step_c, (INT)x->batch);                   \
+#define LOOP(name, INT, SCALAR, one, zero)                                                                       \
+    void name(const product *x, int64_t times) {                                                                 \
+        typedef void single(int, int, int, INT, INT, INT, SCALAR, const void *, INT, const void *, INT, SCALAR,  \
+                            void *, INT);                                                                        \
+        typedef void stack(int, int, int, INT, INT, INT, SCALAR, const void *, INT, INT, const void *, INT, INT, \
+                           SCALAR, void *, INT, INT, INT);                                                       \
+        const INT m = (INT)x->m, n = (INT)x->n, k = (INT)x->k, lda = (INT)x->lda, ldb = (INT)x->ldb;             \
+        const INT ldc = (INT)x->ldc;                                                                             \
+        const int ta = (int)x->trans_a, tb = (int)x->trans_b;                                                    \
+        for (; times > 0 && !x->batch; times--)                                                                  \
+            ((single *)x->function)(ROW_MAJOR, ta, tb, m, n, k, one, x->a, lda, x->b, ldb, zero, x->c, ldc);     \
+        for (; times > 0; times--)                                                                               \
+            ((stack *)x->function)(ROW_MAJOR, ta, tb, m, n, k, one, x->a, lda, (INT)x->step_a, x->b, ldb,        \
+                                   (INT)x->step_b, zero, x->c, ldc, (INT)x->step_c, (INT)x->batch);              \
     }
 
 LOOP(cblas_s32, int32_t, float, 1.0f, 0.0f)
@@ -49,8 +50,9 @@ void cblas_u8s8(const product *x, int64_t times) {
     enum { ONE_OFFSET = 173 };
     static const int32_t no_offset = 0;
     for (; times > 0; times--)
-        ((function *)x->function)(ROW_MAJOR, NO_TRANS, NO_TRANS, ONE_OFFSET, (int)x->m, (int)x->n, (int)x->k, 1.0f,
-                                  x->a, (int)x->lda, 0, x->b, (int)x->ldb, 0, 0.0f, x->c, (int)x->ldc, &no_offset);
+        ((function *)x->function)(ROW_MAJOR, (int)x->trans_a, (int)x->trans_b, ONE_OFFSET, (int)x->m, (int)x->n,
+                                  (int)x->k, 1.0f, x->a, (int)x->lda, 0, x->b, (int)x->ldb, 0, 0.0f, x->c, (int)x->ldc,
+                                  &no_offset);
 }
 
 /* Calls gemm_run of csrc/gemm.h in a loop. Returns 0, or the error of the first call that fails. */
