@@ -152,7 +152,7 @@ typedef struct gemm_caches {
 gemm_caches gemm_get_caches(void);
 
 /* Sets plan->mc, kc and nc, unless they are set, from the caches, the kernel and plan->k. gemm_run, gemm_prepack and the
- * other functions below require positive sizes. gemm_block_sizes computes the same {mc, kc, nc}, for any caches. */
+ * other functions below require positive sizes. gemm_block_sizes computes {mc, kc, nc} for any caches. */
 void gemm_set_blocks(gemm_plan *plan);
 void gemm_block_sizes(const gemm_kernel *kernel, const gemm_caches *caches, int64_t k, int64_t sizes[3]);
 
