@@ -181,8 +181,7 @@ def make_library(prefix: Path, made: Mapping[str, str] | None = None) -> None:
     kernels = [row for row in rows() if row.name[:5] == f"{BLAS.get(row.dtype, '').lower()}gemm"]
     table = [
         f'ROW(BLAS_{BLAS[row.dtype]}, {row.name}, "{row.target}", '
-        f"{' | '.join(f'GEMM_{need.upper()}' for need in row.needs) or 0}, "
-        f"{row.params['MC']}, {row.params['KC']}, {row.params['NC']})\n"
+        f"{' | '.join(f'GEMM_{need.upper()}' for need in row.needs) or 0})\n"
         for row in sorted(kernels, key=lambda row: -row.gflops)
     ]
     own = (path.relative_to(ROOT) for part in ("driver", "cblas") for path in (ROOT / "csrc" / part).glob("*.c"))

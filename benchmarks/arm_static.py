@@ -99,7 +99,7 @@ def all_executed(n: int, cache: Path, scratch: Path) -> list[dict[str, Any]]:
     print(f"\n{'product of ' + str(n) + ' cubed':34}{'instructions':>16}{'a vector FMA':>14}")
     table = []
     for letter, (_, lanes) in TYPES.items():
-        programs = [(row.name, ours(row.name, ROOT / row.source, _blocks(dict(row.params)), scratch))
+        programs = [(row.name, ours(row.name, ROOT / row.source, scratch))
                     for row in KERNELS if row.target == "neon" and row.name.startswith(f"{letter}gemm")]  # fmt: skip
         programs += [(f"{letter}gemm {library}", theirs(library, letter, cache, scratch)) for library in peers.KERNELS]
         for name, program in programs:
@@ -109,10 +109,6 @@ def all_executed(n: int, cache: Path, scratch: Path) -> list[dict[str, Any]]:
             table.append(row)
             print(f"{name:34}{count:16}{row['per_fma']:14.3f}", flush=True)
     return table
-
-
-def _blocks(params: dict[str, int]) -> dict[str, int]:
-    return {name: params[name] for name in ("MC", "KC", "NC")}
 
 
 def versions() -> dict[str, str]:

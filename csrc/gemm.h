@@ -127,7 +127,8 @@ typedef struct gemm_strides {
 typedef struct gemm_plan {
     const gemm_kernel *kernel;
     int64_t m, n, k;
-    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc. All sizes give the same bits. */
+    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc. All sizes give the same bits.
+                         * gemm_set_blocks chooses them. Up to 2 * mc rows are one block. */
     int32_t threads;    /* upper limit, including the calling thread */
     int32_t prepacked;  /* the pointer to b is the output of gemm_prepack, not a matrix */
     int32_t ordered;    /* reproducible=True: sums of matrix-vector products are not split over k either */
@@ -139,6 +140,42 @@ typedef struct gemm_plan {
      * alpha = 1, out.column = 1 and an out of the sum type. */
     int32_t accumulate;
 } gemm_plan;
+
+/* The data caches of a CPU. The arrays have an element for each of the levels 1 to 3. size: in bytes; 0 for an L3 cache
+ * that does not exist. shared: the number of logical CPUs that share the cache. */
+typedef struct gemm_caches {
+    int64_t size[3];
+    int32_t l1_ways, shared[3];
+    const char *source; /* where the sizes come from: "cpuid", "sysfs", ..., "GEMM_CPU_CACHES", or "default" */
+} gemm_caches;
+
+/* Returns the caches of this CPU, or those that the environment variable GEMM_CPU_CACHES describes: "L1/ways,L2/shared,
+ * L3/shared" with sizes in KiB; the numbers after the slashes are optional. The first call reads the caches; all later
+ * calls return the same. Caches that cannot be read, or that no CPU has, are replaced by those of common CPUs. */
+gemm_caches gemm_get_caches(void);
+
+/* Sets plan->mc, kc and nc, unless they are set, from the caches, the kernel and plan->k. gemm_run, gemm_prepack and the
+ * other functions below require positive sizes. gemm_block_sizes computes {mc, kc, nc} for any caches. */
+void gemm_set_blocks(gemm_plan *plan);
+void gemm_block_sizes(const gemm_kernel *kernel, const gemm_caches *caches, int64_t k, int64_t sizes[3]);
+
+/* How gemm_run would compute a product with the most threads that are worthwhile. mc, kc and nc: the sizes of equal pieces
+ * of the product; 0 if it is a single kernel call. pack_a, pack_b: whether a and b are packed. If `transposed` is set, the
+ * driver computes the transposed product: its a is b, and its b is a. panel: bytes of a panel of b. in_l1: whether
+ * gemm_set_blocks expects that panel in the L1 cache. */
+typedef struct gemm_description {
+    int64_t mc, kc, nc, panel;
+    int32_t threads, pack_a, pack_b, transposed, in_l1;
+} gemm_description;
+
+gemm_description gemm_describe(const gemm_plan *plan, const void *a, const void *b, const void *out);
+
+/* For tests. gemm_parse_caches reads a value of GEMM_CPU_CACHES and returns whether it is well-formed.
+ * gemm_note_cpuid_cache adds the cache that eax, ebx and ecx of cpuid's leaf 4 (Intel) or 0x8000001D (AMD) describe, and
+ * returns 0 if they describe none. gemm_check_caches replaces sizes that no CPU has. */
+int gemm_parse_caches(gemm_caches *found, const char *text);
+int gemm_note_cpuid_cache(gemm_caches *found, const uint32_t registers[3]);
+void gemm_check_caches(gemm_caches *found);
 
 /* Returns whether the whole product is a single kernel call in the calling thread, without packing. If so, fills in
  * `block` for that call, except for the pointers. If plan->direct points to the block, gemm_run skips this decision,

@@ -39,7 +39,7 @@ from conformance.narrowed import narrowed, unsigned
 from conformance.prepared import prepared
 from conformance.repeated import pending, repeated
 from conformance.resident import CudaInterface, CuPy, PyOpenCL, Torch, resident
-from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject
+from conformance.subject import DEFAULT, FULL, ONLY, THIN, Subject, blocked
 from cuda_machine.direct import Machine
 from helpers import emulate, forget_drivers
 
@@ -377,7 +377,7 @@ def make_subject(spec, config):
     return Subject(
         name=row.name, call=call, dtype=dtype, inputs=spec.inputs, ordered=row.ordered,
         always=row.ordered and row.backend in ("cpu", "cuda") and not {"parts", "ordered_form"} & row.params.keys(),
-        precision=row.precision, params=row.params, slow=row.backend in ("opencl", "cuda"),
+        precision=row.precision, params=blocked(row), slow=row.backend in ("opencl", "cuda"),
         effort=THIN if (spec.variant or row.name in SIBLINGS) and _effort(config) != FULL else _effort(config),
         kin=KIN.get(row.name, 0) or int(bool(spec.variant) or row.name in SIBLINGS),
     )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from conformance import ALL_CHECKS
 from conformance.faults import FAULTS, OF_TYPES
 from conformance.narrowed import narrowed
-from conformance.subject import ONLY, THIN, Subject
+from conformance.subject import ONLY, THIN, Subject, blocked
 from conftest import SIBLINGS
 from mutants import MUTANTS
 from test_cuda_races import FAULTS as RACES
@@ -66,7 +66,7 @@ def examined(kernel):
         return gemm.gemm(*operands, kernel=kernel, **options)
 
     typed = narrowed(call, row.inputs, row.dtype) if row.inputs else call
-    return Subject(kernel, typed, np.dtype(row.dtype), params=row.params, effort=THIN, inputs=row.inputs)
+    return Subject(kernel, typed, np.dtype(row.dtype), params=blocked(row), effort=THIN, inputs=row.inputs)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -49,10 +49,14 @@ def compile_kernel(source: Path, to: Path, compiler: tuple[str, ...] = (CC,)) ->
     return to
 
 
-def ours(kernel: str, source: Path, blocks: dict[str, int], scratch: Path) -> Path:
+CACHES = "64/4,1024,8192"
+"""Of a server's core: L1 of 64 KiB, 4 ways; L2; the share of L3. In the form of GEMM_CPU_CACHES."""
+
+
+def ours(kernel: str, source: Path, scratch: Path) -> Path:
     """Compile a program that multiplies with one kernel of this project and the complete driver."""
     program = scratch / f"product-{kernel}"
-    defines = [f"-DT={TYPES[kernel[0]][0]}", f"-DKERNEL={kernel}", *(f"-D{k}={v}" for k, v in blocks.items())]
+    defines = [f"-DT={TYPES[kernel[0]][0]}", f"-DKERNEL={kernel}", f'-DCACHES="{CACHES}"']
     sources = [*sorted((CSRC / "driver").glob("*.c")), source, HERE / "product.c"]
     run([CC, *FLAGS, *defines, "-static", "-I", CSRC, *sources, "-o", program, "-lm", "-lpthread"])
     return program

@@ -1,7 +1,7 @@
 /* Compute one product of n x n matrices between the two marks that count.c recognises:  product N
  *
- * T is float or double. If KERNEL, a row of the catalog, is defined, this engine computes the product with the cache
- * blocks MC, KC, NC. Otherwise CBLAS names a function of a BLAS library. */
+ * T is float or double. If KERNEL, a row of the catalog, is defined, this engine computes the product with cache blocks
+ * for the caches of CACHES, because an emulator has none. Otherwise CBLAS names a function of a BLAS library. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,13 +10,17 @@
 extern const gemm_kernel KERNEL;
 
 static int multiply(int n, const T *a, const T *b, T *c) {
+    gemm_caches caches = {.source = ""};
+    int64_t sizes[3];
+    if (!gemm_parse_caches(&caches, CACHES)) return 1;
+    gemm_block_sizes(&KERNEL, &caches, n, sizes);
     const gemm_plan plan = {.kernel = &KERNEL,
                             .m = n,
                             .n = n,
                             .k = n,
-                            .mc = MC,
-                            .kc = KC,
-                            .nc = NC,
+                            .mc = sizes[0],
+                            .kc = sizes[1],
+                            .nc = sizes[2],
                             .threads = 1,
                             .a = {n, 1, NULL},
                             .b = {n, 1, NULL},

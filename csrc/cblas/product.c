@@ -10,7 +10,7 @@
 #include "gemm_cblas.h"
 
 /* The catalog's rows for BLAS's types on this architecture, the fastest first. build.py generates rows.h. */
-#define ROW(type, name, target, needs, mc, kc, nc) extern const gemm_kernel name;
+#define ROW(type, name, target, needs) extern const gemm_kernel name;
 #include "rows.h"
 #undef ROW
 
@@ -19,11 +19,10 @@ typedef struct row {
     const gemm_kernel *kernel;
     const char *target;
     uint32_t needs;
-    int mc, kc, nc;
 } row;
 
 static const row rows[] = {
-#define ROW(type, name, target, needs, mc, kc, nc) {type, &name, target, needs, mc, kc, nc},
+#define ROW(type, name, target, needs) {type, &name, target, needs},
 #include "rows.h"
 #undef ROW
 };
@@ -165,14 +164,12 @@ static int make_task(task *t, const blas_call *x) {
                           .m = t->swapped ? x->n : x->m,
                           .n = t->swapped ? x->m : x->n,
                           .k = multiplies(x) ? x->k : 0,
-                          .mc = row->mc,
-                          .kc = row->kc,
-                          .nc = row->nc,
                           .threads = INT32_MAX,
                           .a = t->swapped ? (gemm_strides){b.column, b.row, NULL} : a,
                           .b = t->swapped ? (gemm_strides){a.column, a.row, NULL} : b,
                           .c = c,
                           .out = c};
+    gemm_set_blocks(&t->plan);
     const int first = (t->swapped ? x->transb : x->transa) == CblasConjTrans;
     const int second = (t->swapped ? x->transa : x->transb) == CblasConjTrans;
     if (is_complex(x) && (first || second)) {

@@ -92,7 +92,9 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     if (blocking->direct) return;
     const int64_t depth = round_up(blocking->kc, kernel->k_group);
     const int raw = blocking->kc < plan->k;
-    blocking->mc = equal_pieces(m, plan->mc, kernel->mr);
+    /* Up to 2 * mc rows are one block: each panel of b is then packed and used once, and never leaves the L1 cache. On
+     * Zen 3, this is 2 % faster than two blocks, although a's block then has most of L2. */
+    blocking->mc = m <= 2 * plan->mc ? round_up(m, kernel->mr) : equal_pieces(m, plan->mc, kernel->mr);
     blocking->nc = equal_pieces(n, plan->nc, kernel->nr);
     if (raw && (whole->c == whole->out || kernel->sum_size != kernel->c_size || whole->out_cs != 1)) {
         blocking->stripe =

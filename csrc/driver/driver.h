@@ -47,6 +47,9 @@ gemm_block gemm_block_of(const gemm_subproblem *sub, const gemm_blocking *blocki
 /* Computes a subproblem in the calling thread. `workspace` is aligned and has blocking->bytes bytes. */
 void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, char *workspace);
 
+/* Whether a panel of b of `kc` steps along k fits the L1 cache, as block_sizes.c estimates. */
+int gemm_panel_fits(const gemm_kernel *kernel, int64_t kc);
+
 /* The kc that the driver uses: plan->kc, or less, so that k is split into pieces of nearly equal size. It depends only
  * on the plan. Therefore prepacked panels are valid for any number of threads. */
 int64_t gemm_depth(const gemm_plan *plan);

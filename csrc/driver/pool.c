@@ -216,6 +216,12 @@ static void start_workers(pool *x, int wanted, int64_t now) {
             x->refused = now;
 }
 
+int gemm_useful_threads(double ns, int most) {
+    const double worthwhile = ns * atomic_load_explicit(&slowness, memory_order_relaxed) / MIN_SHARE_AWAKE_NS;
+    most = (int)min64(most, gemm_get_num_threads());
+    return worthwhile >= most ? most : worthwhile < 1 ? 1 : (int)worthwhile;
+}
+
 gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most) {
     const gemm_acquired serial = {1, NULL, 0, 0};
     ns *= atomic_load_explicit(&slowness, memory_order_relaxed);

@@ -24,6 +24,9 @@ typedef struct gemm_acquired {
 gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
 void gemm_release_threads(gemm_acquired acquired);
 
+/* The most threads that gemm_acquire_threads would acquire for products. Starts no threads. */
+int gemm_useful_threads(double ns, int most);
+
 /* Calls work(context, index, slot) for each index below `count`, and returns when all calls are done. Uses up to
  * `threads` threads; `threads` must be at most acquired.threads. `slot` is the number of the thread that calls `work`;
  * the thread that calls gemm_parallel has slot 0. */

@@ -220,6 +220,23 @@ int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     return 1;
 }
 
+gemm_description gemm_describe(const gemm_plan *plan, const void *a, const void *b, const void *out) {
+    jobs all = {.plan = plan, .batch = 1};
+    all.whole.a = a, all.whole.b = b, all.whole.out = (void *)out;
+    all.whole.prepacked = plan->prepacked ? b : NULL;
+    const int transposed = orient(&all, plan);
+    for (int axis = 0; axis < plan->batch_ndim; axis++) all.batch *= plan->batch_shape[axis];
+    const int threads = plan->direct ? 1 : gemm_useful_threads(serial_ns(&all), plan->threads);
+    choose_blocking(&all, threads);
+    const gemm_blocking *x = &all.blocking;
+    gemm_description found = {.threads = threads, .transposed = transposed};
+    if (x->direct) return found;
+    found.mc = x->mc, found.kc = x->kc, found.nc = x->nc, found.pack_a = x->pack_a, found.pack_b = x->pack_b;
+    found.panel = round_up(x->kc, plan->kernel->k_group) * plan->kernel->nr * plan->kernel->b_packed;
+    found.in_l1 = gemm_panel_fits(plan->kernel, x->kc);
+    return found;
+}
+
 static void run_direct(const gemm_plan *plan, const void *a, const void *b, const void *c, void *out,
                        const gemm_scalar *alpha, const gemm_scalar *beta) {
     gemm_block block = *plan->direct;

@@ -44,6 +44,14 @@ def _features() -> frozenset[str]:
     return frozenset().union(*able)
 
 
+def _check_caches(loaded: Any) -> None:
+    """Raise BackendUnavailable if GEMM_CPU_CACHES is set, but the engine cannot read it."""
+    wish = os.environ.get("GEMM_CPU_CACHES")
+    if wish and not loaded.lib.gemm_parse_caches(loaded.ffi.new("gemm_caches *"), wish.encode()):
+        remedy = "Set it to KiB of L1/ways, L2/CPUs that share it, L3/CPUs that share it, such as 32/8,512/1,8192/2"
+        raise BackendUnavailable("cpu", f"GEMM_CPU_CACHES={wish} does not describe three caches", remedy)
+
+
 class CpuBackend(Backend):
     """Micro-kernels for scalar C, NEON, AVX2 and AVX-512. One cache-blocked, threaded loop nest calls all of them."""
 
@@ -60,11 +68,12 @@ class CpuBackend(Backend):
         """Return the one device, cpu:0.
 
         Raises:
-            BackendUnavailable: the extension gemm._cpu is missing, or GEMM_CPU_ISA is invalid.
+            BackendUnavailable: the extension gemm._cpu is missing, or GEMM_CPU_ISA or GEMM_CPU_CACHES is invalid.
             ValueError: GEMM_NUM_THREADS is invalid.
         """
         if self._devices is None:
             able = _features()
+            _check_caches(self._engine)
             architecture = self._engine.ffi.string(self._engine.lib.gemm_architecture).decode()
             limits = {"threads": threads.granted(), "cores": threads.cores()}
             device = Device("cpu", "cpu:0", cpu_name(), architecture, unified=True, features=able, limits=limits)
@@ -89,17 +98,26 @@ class CpuBackend(Backend):
         The strides of `b` must be multiples of its element size.
         """
         assert isinstance(b, np.ndarray)
-        loaded = self._engine
-        ffi, lib = loaded.ffi, loaded.lib
+        ffi, lib = self._engine.ffi, self._engine.lib
         (k, n), size = b.shape, b.itemsize
-        plan = ffi.new("gemm_plan *", {
-            "kernel": ffi.addressof(getattr(lib, kernel.name)), "n": n, "k": k, "kc": kernel.params["KC"],
-            "b": {"row": b.strides[0] // size, "column": b.strides[1] // size},
-        })  # fmt: skip
+        plan = self._packing_plan(kernel, k, n)
+        plan.b.row, plan.b.column = b.strides[0] // size, b.strides[1] // size
         packed = aligned(int(lib.gemm_prepacked_bytes(plan)))
         start = packed.ctypes.data
         lib.gemm_prepack(plan, ffi.cast("void *", b.ctypes.data), ffi.cast("void *", start))
         return DeviceView(Kept(packed), start, 0, b.shape, (n * size, size), b.dtype, device, readonly=True)
+
+    def packing(self, kernel: Kernel, shape: tuple[int, int]) -> dict[str, int]:
+        """Return KC, which depends on the caches of this machine."""
+        return {"KC": int(self._packing_plan(kernel, *shape).kc)}
+
+    def _packing_plan(self, kernel: Kernel, k: int, n: int) -> Any:
+        """Return a gemm_plan that only has what packing a k x n matrix requires, except for the strides."""
+        ffi, lib = self._engine.ffi, self._engine.lib
+        depth = kernel.params.get("KC", 0)
+        plan = ffi.new("gemm_plan *", {"kernel": ffi.addressof(getattr(lib, kernel.name)), "n": n, "k": k, "kc": depth})
+        lib.gemm_set_blocks(plan)
+        return plan
 
 
 class CpuLaunch:
@@ -144,6 +162,29 @@ class CpuLaunch:
         ready = self._ready(a, b, c, out)
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
 
+    def blocking(self, a: Any, b: Any, c: Any, out: Any) -> str:
+        """Return a text for `explain`: the product's cache blocks, the caches, the packed operands and the threads."""
+        ready, lib = self._ready(a, b, c, out), self._lib
+        if ready is None:
+            return "the operands are copied: a stride is no multiple of the size of an element"
+        found = lib.gemm_describe(ready[0], *(self._ffi.cast("void *", x.ctypes.data) for x in (a, b, out)))
+        threads_used = f"{found.threads} thread{'s'[: found.threads > 1]}"
+        if not found.kc:
+            return f"a single kernel call without cache blocks, which packs nothing; {threads_used}"
+        names = "ba" if found.transposed else "ab"
+        packed = [name for name, packs in zip(names, (found.pack_a, found.pack_b), strict=True) if packs]
+        where = "stays in L1" if found.in_l1 else "is read from L2"
+        panel = f"a panel of {names[1]} has {found.panel / 1024:.3g} KiB and {where}"
+        blocks = f"MC × KC × NC = {found.mc} × {found.kc} × {found.nc}, {panel}"
+        packs_what = f"packs {' and '.join(packed) or 'nothing'}; up to {threads_used}"
+        return f"{blocks} ({self._caches()}); {packs_what}"
+
+    def _caches(self) -> str:
+        caches = self._lib.gemm_get_caches()
+        found = zip(("L1", "L2", "L3"), caches.size, caches.shared, strict=True)
+        sizes = [f"{name} {size >> 10} KiB" + f" for {n} CPUs" * (n > 1) for name, size, n in found if size]
+        return f"{', '.join(sizes)}: {self._ffi.string(caches.source).decode()}"
+
     def _scalar(self, value: complex) -> Any:
         """Return alpha or beta as a gemm_scalar, which has a real, an imaginary and a 64-bit integer field."""
         integer = value & (1 << 64) - 1 if isinstance(value, int) else 0
@@ -171,7 +212,7 @@ class CpuLaunch:
             sizes: bytes of an element of a, b, c and out.
             prepared: whether b is prepacked.
         """
-        ffi, problem, params = self._ffi, self._problem, self._kernel.params
+        ffi, problem, own = self._ffi, self._problem, self._kernel.params.get
         steps = []  # strides in elements
         for step, size in zip(strides, sizes, strict=True):
             if math.gcd(size, *step) != size:
@@ -191,12 +232,12 @@ class CpuLaunch:
             "gemm_plan *",
             (
                 ffi.addressof(getattr(self._lib, self._kernel.name)), m, problem.n, problem.k,
-                params["MC"], params["KC"], params["NC"], threads.MOST, prepared, problem.reproducible, len(axes),
+                own("MC", 0), own("KC", 0), own("NC", 0), threads.MOST, prepared, problem.reproducible, len(axes),
                 lengths, *zip(rows, columns, batches, strict=True),
             ),
         )  # fmt: skip
-        plan.accumulate = self._goes_on
-        block = ffi.new("gemm_block *")
+        self._lib.gemm_set_blocks(plan)
+        plan.accumulate, block = self._goes_on, ffi.new("gemm_block *")
         if self._lib.gemm_is_direct(plan, block):
             plan.direct = block
         return plan, (lengths, batches, block)

@@ -1,5 +1,5 @@
 """The CPU's micro-kernels. A micro-kernel has MR x NR accumulators in registers. The driver that calls it splits m, k
-and n into cache blocks of MC, KC and NC.
+and n into cache blocks of MC, KC and NC (csrc/driver/block_sizes.c), unless a row has these parameters.
 """
 
 from __future__ import annotations
@@ -9,48 +9,46 @@ from typing import Any
 from .kernel import Kernel, typed_row
 
 
-def _row(name: str, about: str, gflops: float, *needs: str, file: str = "",
-         blocks: tuple[int, int, int] = (144, 256, 4096), **rest: Any) -> Kernel:  # fmt: skip
+def _row(name: str, about: str, gflops: float, *needs: str, file: str = "", **rest: Any) -> Kernel:
     """A row. `name` ends in MR x NR.
 
     Args:
         file: the stem of the source file, if it differs from `name`.
-        blocks: MC, KC and NC. MC and NC are rounded down to multiples of MR and NR.
     """
     target, tile = name.split("_")[1], name.rpartition("_")[2]
     mr, nr = map(int, tile.split("x"))
-    mc, kc, nc = blocks
-    return typed_row(name, "cpu", f"csrc/{target}/{file or name}.c", about, needs=needs, gflops=gflops,
-                     MR=mr, NR=nr, MC=mc // mr * mr, KC=kc, NC=nc // nr * nr, **rest)  # fmt: skip
+    source = f"csrc/{target}/{file or name}.c"
+    return typed_row(name, "cpu", source, about, needs=needs, gflops=gflops, MR=mr, NR=nr, **rest)
 
 
 CPU: tuple[Kernel, ...] = (
-    _row("sgemm_avx512_6x64", "24 zmm accumulators", 80, "avx512f", blocks=(192, 384, 4096)),
-    _row("dgemm_avx512_8x24", "24 zmm accumulators", 40, "avx512f", blocks=(192, 256, 4096)),
-    _row("sgemm_avx2_6x16", "12 ymm accumulators", 70, "avx2", "fma", blocks=(96, 512, 2048)),
-    _row("dgemm_avx2_6x8", "12 ymm accumulators", 35, "avx2", "fma", blocks=(48, 512, 1024)),
-    _row("sgemm_neon_8x12", "24 accumulators; 6x16 and others unpacked", 20, "neon", blocks=(128, 512, 3072)),
-    _row("dgemm_neon_6x8", "24 accumulators; 3x16 and others unpacked", 10, "neon", blocks=(96, 320, 3072)),
-    _row("sgemm_neon_4x4", "4x4 block, sixteen lane FMAs a step of four k", 8, "neon", blocks=(128, 256, 4096)),
-    _row("dgemm_neon_4x4", "the 4x4 block in float64x2", 4, "neon", blocks=(64, 256, 4096)),
-    _row("sgemm_neon_1x4", "row kernel: four outputs, A a scalar", 4, "neon", blocks=(128, 256, 4096)),
-    _row("dgemm_neon_1x4", "row kernel: four outputs, A a scalar", 2, "neon", blocks=(64, 256, 4096)),
+    _row("sgemm_avx512_6x64", "24 zmm accumulators", 80, "avx512f"),
+    _row("dgemm_avx512_8x24", "24 zmm accumulators", 40, "avx512f"),
+    _row("sgemm_avx2_6x16", "12 ymm accumulators", 70, "avx2", "fma"),
+    _row("dgemm_avx2_6x8", "12 ymm accumulators", 35, "avx2", "fma"),
+    _row("sgemm_neon_8x12", "24 accumulators; 6x16 and others unpacked", 20, "neon"),
+    _row("dgemm_neon_6x8", "24 accumulators; 3x16 and others unpacked", 10, "neon"),
+    _row("sgemm_neon_4x4", "4x4 block, sixteen lane FMAs a step of four k", 8, "neon"),
+    _row("dgemm_neon_4x4", "the 4x4 block in float64x2", 4, "neon"),
+    _row("sgemm_neon_1x4", "row kernel: four outputs, A a scalar", 4, "neon"),
+    _row("dgemm_neon_1x4", "row kernel: four outputs, A a scalar", 2, "neon"),
     _row("sgemm_armv7_6x8", "32-bit; NEON there flushes subnormals: not ordered", 4, "neon", "vfpv4",
-         ordered_needs=("denorms",), blocks=(96, 256, 1024)),
-    *(_row(f"{letter}gemm_scalar_4x4", "plain C, any CPU", 3, file="gemm_scalar_4x4", blocks=(64, 256, 1024))
+         ordered_needs=("denorms",)),
+    *(_row(f"{letter}gemm_scalar_4x4", "plain C, any CPU", 3, file="gemm_scalar_4x4")
       for letter in "sd"),
+    # AMX's rows have their own block sizes: the rule of block_sizes.c is about vector registers.
     # Narrow floats (with sums in float), complex numbers, integers modulo a power of two, and integers with wider sums.
     _row("bgemm_amx_32x32", "tdpbf16ps, which makes subnormal sums zero", 700, "amxbf16", precision="high",
-         blocks=(256, 1024, 4096)),
-    _row("i8gemm_amx_32x32", "tdpbuud", 1200, "amxint8", blocks=(256, 2048, 4096)),
-    _row("s8s32gemm_amx_32x32", "tdpbssd", 1200, "amxint8", blocks=(256, 2048, 4096)),
-    _row("u8s32gemm_amx_32x32", "tdpbusd", 1200, "amxint8", blocks=(256, 2048, 4096)),
+         MC=256, KC=1024, NC=4096),
+    _row("i8gemm_amx_32x32", "tdpbuud", 1200, "amxint8", MC=256, KC=2048, NC=4096),
+    _row("s8s32gemm_amx_32x32", "tdpbssd", 1200, "amxint8", MC=256, KC=2048, NC=4096),
+    _row("u8s32gemm_amx_32x32", "tdpbusd", 1200, "amxint8", MC=256, KC=2048, NC=4096),
     _row("hgemm_avx512_6x64", "by sgemm's tiles, converted while packed or read", 80, "avx512f", "avx512bw"),
     _row("bgemm_avx512_6x64", "by sgemm's tiles, converted while packed or read", 80, "avx512f", "avx512bw"),
     _row("bgemm_avx512_bf16_12x32", "vdpbf16ps, which makes subnormal sums zero", 90, "avx512f", "avx512bw",
          "avx512bf16", precision="high"),
     _row("cgemm_avx512_6x32", "12 + 12 zmm accumulators, real and imaginary", 20, "avx512f"),
-    _row("zgemm_avx512_6x16", "12 + 12 zmm accumulators, real and imaginary", 10, "avx512f", blocks=(72, 256, 4096)),
+    _row("zgemm_avx512_6x16", "12 + 12 zmm accumulators, real and imaginary", 10, "avx512f"),
     _row("i8gemm_avx512_vnni_12x32", "vpdpbusd", 300, "avx512f", "avx512bw", "avx512vnni"),
     _row("i8gemm_avx512_12x32", "vpmaddwd on int16 panels", 120, "avx512f", "avx512bw"),
     _row("i16gemm_avx512_vnni_12x32", "vpdpwssd", 150, "avx512f", "avx512bw", "avx512vnni"),
@@ -64,7 +62,7 @@ CPU: tuple[Kernel, ...] = (
     _row("hgemm_avx2_6x16", "by sgemm's tiles, converted while packed or read", 65, "avx2", "fma", "f16c"),
     _row("bgemm_avx2_6x16", "by sgemm's tiles, converted while packed or read", 65, "avx2", "fma"),
     _row("cgemm_avx2_6x8", "6 + 6 ymm accumulators, real and imaginary", 17, "avx2", "fma"),
-    _row("zgemm_avx2_6x4", "6 + 6 ymm accumulators, real and imaginary", 8, "avx2", "fma", blocks=(72, 256, 4096)),
+    _row("zgemm_avx2_6x4", "6 + 6 ymm accumulators, real and imaginary", 8, "avx2", "fma"),
     _row("i8gemm_avx2_vnni_6x16", "vpdpbusd", 200, "avx2", "avxvnni"),
     _row("i8gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
     _row("i16gemm_avx2_6x16", "vpmaddwd", 100, "avx2"),
@@ -86,7 +84,7 @@ CPU: tuple[Kernel, ...] = (
     _row("hgemm_scalar_4x4", "plain C, any CPU", 3),
     _row("bgemm_scalar_4x4", "plain C, any CPU", 3),
     _row("cgemm_scalar_2x4", "plain C, any CPU", 1),
-    _row("zgemm_scalar_2x4", "plain C, any CPU", 1, blocks=(72, 256, 4096)),
+    _row("zgemm_scalar_2x4", "plain C, any CPU", 1),
     _row("i8gemm_scalar_4x4", "plain C, any CPU", 3),
     _row("i16gemm_scalar_4x4", "plain C, any CPU", 3),
     _row("i32gemm_scalar_4x4", "plain C, any CPU", 3),

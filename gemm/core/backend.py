@@ -152,6 +152,13 @@ class Backend(ABC):
         """
         raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, does not accept a prepared b")
 
+    def packing(self, kernel: Kernel, shape: tuple[int, int]) -> dict[str, int]:
+        """The parameters by which `keep` on this machine packs a matrix of `shape`, in addition to the row's own.
+
+        A launch of the row with these parameters reads the packed matrix on another machine, too.
+        """
+        return {}
+
     # The following members only concern backends with their own memory: catalog.HOLDING.
 
     overlaps: ClassVar[int] = 0

@@ -91,7 +91,8 @@ class Prepared:
                 "made from, and prepare the matrix again"
             )
         row = self._plan.kernel
-        kernel = VERSION, row.name, tuple(sorted(row.params.items()))
+        params = {**row.params, **registry.backend(row.backend).packing(row, self.shape)}
+        kernel = VERSION, row.name, tuple(sorted(params.items()))
         return _unpickled, (kernel, self._plan.problem, self.shape, self.dtype, self._repeated)
 
     def product(self, given: Given, options: Options) -> Any:

@@ -157,6 +157,8 @@ class GemmPlan:
         launch = execute.launcher(chosen)
         access = getattr(launch, "access", None)
         self.operands: dict[str, str] = access(example.a, example.b, example.c, example.out) if access else {}
+        describe = getattr(launch, "blocking", None)
+        self._blocking: str = describe(example.a, example.b, example.c, example.out) if describe else ""
         self._launch, self._plan = launch, chosen
         self._sides = chosen.sides if isinstance(chosen, Split) else (chosen,)
 
@@ -311,6 +313,8 @@ def _summary(chosen: GemmPlan) -> list[str]:
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
     if chosen.operands:
         lines.append(f"operands: {', '.join(f'{name} is {how}' for name, how in chosen.operands.items())}.")
+    if chosen._blocking:
+        lines.append(f"blocks: {chosen._blocking}.")
     return [*lines, f"chosen: {chosen.kernel} on {chosen.device}: {chosen.reason}."]
 
 

@@ -121,6 +121,7 @@ def compiler_words() -> str:
 VARIABLES = {
     "GEMM_NUM_THREADS": "threads of the cpu backend; default: the cores that this process may use",
     "GEMM_CPU_ISA": "instruction set of the cpu backend, such as scalar or avx2; an error where the CPU lacks it",
+    "GEMM_CPU_CACHES": "caches for which the cpu backend chooses its blocks, such as 32/8,512/1,8192/2",
     "GEMM_CACHE_DIR": "folder of compiled kernels, of the probe's facts and of what was tuned",
     "GEMM_ADAPT": "0: predictions are not corrected by measured times while the program runs",
     "GEMM_PROBE_TIMEOUT": "seconds that a driver may be silent when devices are looked for or tuned; default 60",

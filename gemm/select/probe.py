@@ -199,7 +199,7 @@ def entry(kind: str = "probe") -> str:
     if kind in ("probe", "begun"):
         found += [disk_cache.state(), engine.identity(), _without_ml_dtypes()]
     variables = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "GEMM_CPU_ISA", "GEMM_NUM_THREADS",
-                 "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
+                 "GEMM_CPU_CACHES", "GEMM_LIBCUDA", "GEMM_LIBNVRTC")  # fmt: skip
     found += [os.environ.get(name) for name in variables]
     folders = [os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors", "/vendor/lib64", "/system/vendor/lib64"]
     folders += [folder for p in sys.path if os.path.isdir(folder := os.path.join(p, "pyopencl"))]

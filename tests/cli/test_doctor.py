@@ -46,6 +46,7 @@ def only(found):
         ("GEMM_PROBE_TIMEOUT", "-1", "positive number of seconds, not '-1'", "Correct"),
         ("GEMM_ADAPT", "maybe", "GEMM_ADAPT must be 0 or 1, not 'maybe'", "Correct"),
         ("GEMM_LIBCUDA", "/no/libcuda.so", "/no/libcuda.so, which is not a file", "Correct"),
+        ("GEMM_CPU_CACHES", "1,2", "GEMM_CPU_CACHES=1,2 does not describe three caches", "Set it to KiB of L1"),
         ("GEMM_CPU_ISA", "avx9", "GEMM_CPU_ISA=avx9 names no target", "Set it to one of"),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 from oracle import finfo
 
 from conformance.arena import POISON, guarded
+from gemm.core.engine import engine
 
 CHECKS = {}
 """What every kernel owes, by name; filled by the decorators below."""
@@ -149,6 +150,25 @@ class Subject:
         """1, and each tile size among `names` with its neighbours, ascending."""
         sizes = {self.params[name] for name in names if name in self.params}
         return sorted({1} | {size + d for size in sizes for d in (-1, 0, 1) if size + d > 0})
+
+
+def blocked(row):
+    """The parameters of a row, for a CPU row with MC, KC and NC: the engine splits products that are larger."""
+    if row.backend != "cpu":
+        return row.params
+    loaded = engine()
+    ffi, lib = loaded.ffi, loaded.lib
+    if not hasattr(lib, row.name):
+        return row.params
+
+    def sizes(k):
+        plan = ffi.new("gemm_plan *", {"kernel": ffi.addressof(getattr(lib, row.name)), "m": 1, "n": 1 << 20, "k": k})
+        lib.gemm_set_blocks(plan)
+        return plan.mc, plan.kc, plan.nc
+
+    deep = next(k for k in range(8, 1 << 16, 8) if sizes(k + 1)[1] <= k)
+    mc, _, nc = sizes(5)
+    return {"MC": 2 * mc, "KC": deep, "NC": nc, **row.params}
 
 
 def integers(rng, dtype, *shape, limit=8):

@@ -52,12 +52,12 @@ def variables() -> Iterator[Finding]:
         if os.sep in path and not Path(path).is_file():
             yield Finding("error", f"{name} names {path}, which is not a file", "the cuda backend is not available",
                           "Correct or unset it", "variables")  # fmt: skip
-    if os.environ.get("GEMM_CPU_ISA"):
+    if set_ones := [name for name in ("GEMM_CPU_ISA", "GEMM_CPU_CACHES") if os.environ.get(name)]:
         try:
             CpuBackend().devices()
         except (BackendUnavailable, ValueError) as error:
             # Other causes are reported by other checks.
-            if isinstance(error, BackendUnavailable) and "GEMM_CPU_ISA" in error.cause:
+            if isinstance(error, BackendUnavailable) and any(name in error.cause for name in set_ones):
                 yield Finding("error", error.cause, "the cpu backend is not available", error.remedy, "variables")
 
 

@@ -402,10 +402,10 @@ def test_what_is_not_aligned_is_refused_and_nothing_written(row, which, direct):
             given[name] = memory[start : start + size * item]
         places.append(given)
     shape = ffi.new("int64_t[]", 1)
-    p = row.params
     strides = [(x, 1, ffi.NULL) for x in (k, n, n, n)]
-    head = ffi.addressof(getattr(lib, row.name)), m, n, k, p["MC"], p["KC"], p["NC"], 2, 0, 0, 0, shape
+    head = ffi.addressof(getattr(lib, row.name)), m, n, k, 0, 0, 0, 2, 0, 0, 0, shape
     plan = ffi.new("gemm_plan *", (*head, *strides))
+    lib.gemm_set_blocks(plan)
     block = ffi.new("gemm_block *")
     if lib.gemm_is_direct(plan, block):
         plan.direct = block
