@@ -24,11 +24,19 @@ def _row(name: str, about: str, gflops: float, *needs: str, file: str = "",
                      MR=mr, NR=nr, MC=mc // mr * mr, KC=kc, NC=nc // nr * nr, **rest)  # fmt: skip
 
 
+_SME: dict[str, Any] = {"blocks": (256, 512, 4096), "suits": "m >= MR and n >= NR"}
+"""Parameters of the rows for Arm's SME. The kernels have only run in an emulator: blocks and GFLOP/s are guesses.
+`suits` leaves small products to other rows, because a kernel takes as long for a part of a tile as for the whole tile.
+Because of `suits`, dispatch uses these rows only on machines where the probe has measured them.
+"""
+
 CPU: tuple[Kernel, ...] = (
     _row("sgemm_avx512_6x64", "24 zmm accumulators", 80, "avx512f", blocks=(192, 384, 4096)),
     _row("dgemm_avx512_8x24", "24 zmm accumulators", 40, "avx512f", blocks=(192, 256, 4096)),
     _row("sgemm_avx2_6x16", "12 ymm accumulators", 70, "avx2", "fma", blocks=(96, 512, 2048)),
     _row("dgemm_avx2_6x8", "12 ymm accumulators", 35, "avx2", "fma", blocks=(48, 512, 1024)),
+    _row("sgemm_sme_32x32", "fmopa on 4 squares of ZA", 100, "sme", **_SME),
+    _row("dgemm_sme_16x32", "fmopa on 8 squares of ZA", 25, "sme", "smef64f64", **_SME),
     _row("sgemm_neon_8x12", "24 accumulators; 6x16 and others unpacked", 20, "neon", blocks=(128, 512, 3072)),
     _row("dgemm_neon_6x8", "24 accumulators; 3x16 and others unpacked", 10, "neon", blocks=(96, 320, 3072)),
     _row("sgemm_neon_4x4", "4x4 block, sixteen lane FMAs a step of four k", 8, "neon", blocks=(128, 256, 4096)),
@@ -74,6 +82,12 @@ CPU: tuple[Kernel, ...] = (
     _row("s8s32gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
     _row("u8s32gemm_avx2_vnni_6x16", "vpdpbusd", 200, "avx2", "avxvnni"),
     _row("u8s32gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
+    _row("bgemm_sme_bfmopa_32x32", "bfmopa, which makes subnormal sums zero", 200, "sme", precision="high", **_SME),
+    _row("hgemm_sme_32x32", "by sgemm's tile, converted while packed", 95, "sme", **_SME),
+    _row("bgemm_sme_32x32", "by sgemm's tile, converted while packed", 95, "sme", **_SME),
+    _row("i8gemm_sme_32x32", "umopa", 400, "sme", **_SME),
+    _row("s8s32gemm_sme_32x32", "smopa", 400, "sme", **_SME),
+    _row("u8s32gemm_sme_32x32", "usmopa", 400, "sme", **_SME),
     _row("hgemm_neon_8x12", "by sgemm's tiles, converted while packed", 19, "neon"),
     _row("bgemm_neon_bfmmla_8x8", "bfmmla, which makes subnormal sums zero", 60, "neon", "bf16", precision="high"),
     _row("bgemm_neon_8x12", "by sgemm's tiles, converted while packed", 19, "neon"),

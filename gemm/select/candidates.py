@@ -183,7 +183,9 @@ def lineup(
             continue
         for device in devices:
             if ":" not in backend or backend in (*ALL, device.key):
-                trusted = trusting and (not row.third_party or kernel is not None or backend.startswith(row.backend))
+                # third-party rows and rows that suit only some products are measured before they are chosen
+                asked = kernel is not None or backend.startswith(row.backend if row.third_party else row.target)
+                trusted = trusting and (asked or not (row.third_party or row.suits))
                 found.append(RowOnDevice(row, device, example, facts, trusting=trusted))
     return Lineup(found)
 
