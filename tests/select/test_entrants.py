@@ -139,17 +139,18 @@ SME = "sme", "smef64f64"
     ("sgemm_sme_32x32", SME, 31, True, "chosen only by name but where m >= MR and n >= NR"),
     ("sgemm_sme_32x32", SME[:1], 32, True, ""), ("dgemm_sme_16x32", SME, 16, True, ""),
 ])  # fmt: skip
-@pytest.mark.parametrize("backend", ["cpu", "auto", "sme"])
+@pytest.mark.parametrize(("backend", "isa"), [("cpu", ""), ("auto", "neon"), ("auto", "sme"), ("sme", "")])
 def test_sme_is_chosen_for_large_products_on_cpus_that_have_it_and_where_it_is_measured(
-    name, features, m, known, why, backend, monkeypatch
+    name, features, m, known, why, backend, isa, monkeypatch
 ):
+    monkeypatch.setenv("GEMM_CPU_ISA", isa)
     cpu = Device("cpu", "cpu:0", "a CPU", features=frozenset(("neon", *features)))
     monkeypatch.setattr(registry.backend("cpu"), "_devices", (cpu,))
     measured = probed((cpu, {name: {"launch": 1e-6, "flops": 1e11}})) if known else None
     problem = Problem(BY_NAME[name].dtype, m, 32, 64)
     found = candidates.lineup(candidates.example(problem), backend, None, measured, host=True, trusting=True)
     weighed = next(each for each in found.all if each.row.name == name).weigh(problem)
-    wanted = why if backend != "sme" or why.startswith("needs") else ""
+    wanted = why if "sme" not in (backend, isa) or why.startswith("needs") else ""
     assert weighed.why_not.startswith(wanted)
     assert (weighed.seconds is None) == bool(wanted)
 
