@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent
 TARGETS = {
     "x86_64": {"avx2", "avx512", "amx"}, "amd64": {"avx2", "avx512", "amx"},
-    "aarch64": {"neon"}, "arm64": {"neon"},
+    "aarch64": {"neon", "sme"}, "arm64": {"neon", "sme"},
     "armv7l": {"armv7"}, "armv8l": {"armv7"},
 }  # fmt: skip
 """The kernel targets of each architecture, by the value of platform.machine(). Every architecture also has `scalar`."""
@@ -178,11 +178,12 @@ def make_library(prefix: Path, made: Mapping[str, str] | None = None) -> None:
         program = os.environ.get(tool) or sysconfig.get_config_var(tool) or default
         subprocess.run([*shlex.split(program), *map(str, words)], check=True, cwd=ROOT)
 
+    # libgemm uses the first row that the CPU can run for all products. Rows that suit only some products come last.
     kernels = [row for row in rows() if row.name[:5] == f"{BLAS.get(row.dtype, '').lower()}gemm"]
     table = [
         f'ROW(BLAS_{BLAS[row.dtype]}, {row.name}, "{row.target}", '
         f"{' | '.join(f'GEMM_{need.upper()}' for need in row.needs) or 0})\n"
-        for row in sorted(kernels, key=lambda row: -row.gflops)
+        for row in sorted(kernels, key=lambda row: (bool(row.suits), -row.gflops))
     ]
     own = (path.relative_to(ROOT) for part in ("driver", "cblas") for path in (ROOT / "csrc" / part).glob("*.c"))
     engine = sorted({path.as_posix() for path in own} | {row.source for row in kernels})

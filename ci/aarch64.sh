@@ -10,6 +10,9 @@
 # (https://gitlab.com/qemu-project/qemu/-/issues/285). malloc survives forks. NumPy's OpenBLAS gets one thread, because
 # waiting threads use a CPU, and it computes only the expected results.
 #
+# A CPU with SME (QEMU_CPU=max,sme512=on) runs in the QEMU 10 of Debian's backports, because 7.2 computes outer products of
+# integers (smopa) wrongly. Other CPUs run in 7.2, which takes less time.
+#
 # The root is made once, in a minute, under $GEMM_CI_CACHE. Its name has a hash of this script and of the packages, so
 # that a change of either makes a new root.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -37,8 +40,25 @@ make_root() { # FOLDER
     echo 'root:x:0:0:root:/tmp:/bin/bash' >"$1/etc/passwd"
     retry uv pip install -q --target "$site" --only-binary :all: --python-version 3.11 --python-platform aarch64-manylinux_2_36 \
         "${wheels[@]}"
+    newer_qemu "$1" "${mirror:-http://deb.debian.org/debian}"
     # Native Python of the same minor version compiles the bytecode once, instead of emulated Python at every start.
     python3 -m compileall -q -s "$1" "$1/usr/lib/python3.11" "$site" >/dev/null || true
+}
+
+newer_qemu() { # ROOT MIRROR: put the QEMU of bookworm-backports at ROOT/usr/bin/qemu-aarch64
+    local apt=$1/tmp/apt
+    mkdir -p "$apt"/{state/lists/partial,cache/archives/partial}
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $2 bookworm-backports main" >"$apt/sources"
+    printf '%s;\n' "Dir::State \"$apt/state\"" "Dir::Cache \"$apt/cache\"" "Dir::Etc::SourceList \"$apt/sources\"" \
+        'Dir::Etc::SourceParts "-"' 'Dir::State::Status "/dev/null"' 'APT::Sandbox::User "root"' >"$apt/conf"
+    (
+        cd "$apt"
+        export APT_CONFIG=$apt/conf
+        retry apt-get update -qq
+        retry apt-get download -qq qemu-user
+        dpkg-deb --fsys-tarfile qemu-user_*.deb | tar -xf - -C "$1" ./usr/bin/qemu-aarch64
+    )
+    rm -r "$apt"
 }
 
 if [[ ! -e $root ]]; then
@@ -59,13 +79,14 @@ namespaces=(--user --map-root-user --mount)
 modprobe binfmt_misc 2>/dev/null || true
 unshare "${namespaces[@]}" mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null || namespaces=(--mount)
 
-export root folder QEMU_CPU=${QEMU_CPU:-cortex-a53}
+export root folder QEMU_CPU=${QEMU_CPU:-cortex-a53} qemu=qemu-aarch64-static
+[[ $QEMU_CPU != *,sme* ]] || qemu=qemu-aarch64
 unshare "${namespaces[@]}" bash -euc '
     table=/proc/sys/fs/binfmt_misc entry=gemm-ci-$$
     mount -t binfmt_misc none $table
     magic="\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
     mask="\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
-    printf %s ":$entry:M::$magic:$mask:$root/usr/bin/qemu-aarch64-static:F" >$table/register
+    printf %s ":$entry:M::$magic:$mask:$root/usr/bin/$qemu:F" >$table/register
     trap "echo -1 >$table/$entry" EXIT
     for part in proc sys dev; do mount --rbind /$part "$root/$part"; done
     mount -t tmpfs none "$root/tmp"

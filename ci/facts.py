@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 AT_HWCAP, AT_HWCAP2 = 16, 26
-ARM = {AT_HWCAP: {"neon": 1, "fp16": 10, "dotprod": 20, "sve": 22, "fhm": 23}, AT_HWCAP2: {"i8mm": 13, "bf16": 14}}
+ARM = {
+    AT_HWCAP: {"neon": 1, "fp16": 10, "dotprod": 20, "sve": 22, "fhm": 23},
+    AT_HWCAP2: {"i8mm": 13, "bf16": 14, "sme": 23, "smef64f64": 25},
+}
 """Bits of Linux's getauxval(), by the names that catalog rows use."""
 
 

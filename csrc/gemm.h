@@ -260,6 +260,8 @@ enum {
     GEMM_VFPV4 = 16384,   /* 32-bit Arm; includes NEON */
     GEMM_AMXINT8 = 32768, /* includes AMX-TILE, AVX512F and AVX512BW, which every CPU with AMX-INT8 has */
     GEMM_AMXBF16 = 65536,
+    GEMM_SME = 131072, /* includes outer products of int8, bfloat16 and float */
+    GEMM_SMEF64F64 = 262144,
 };
 extern const char *const gemm_feature_names[];
 uint32_t gemm_features(void);

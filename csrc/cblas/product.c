@@ -9,7 +9,8 @@
 
 #include "gemm_cblas.h"
 
-/* The catalog's rows for BLAS's types on this architecture, the fastest first. build.py generates rows.h. */
+/* The catalog's rows for BLAS's types on this architecture: first those that suit all products, the fastest first.
+ * build.py generates rows.h. */
 #define ROW(type, name, target, needs) extern const gemm_kernel name;
 #include "rows.h"
 #undef ROW
@@ -31,7 +32,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 /* The row for each type; NULL until it is chosen. All threads choose the same row, so a race is harmless. */
 static _Atomic(const row *) chosen[BLAS_TYPES];
 
-/* Returns the fastest row that this CPU can run. If GEMM_CPU_ISA names a target, rows of this target have priority. */
+/* Returns the first row that this CPU can run. If GEMM_CPU_ISA names a target, rows of this target have priority. */
 static const row *choose(blas_type type) {
     const char *wish = getenv("GEMM_CPU_ISA");
     const row *best = NULL;

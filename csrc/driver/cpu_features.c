@@ -19,9 +19,9 @@
 #include <windows.h>
 #endif
 
-const char *const gemm_feature_names[] = {"avx2",     "fma",        "avx512f",    "neon",    "f16c",    "avx512dq",
-                                          "avx512bw", "avx512vnni", "avx512bf16", "avxvnni", "fp16",    "dotprod",
-                                          "bf16",     "i8mm",       "vfpv4",      "amxint8", "amxbf16", 0};
+const char *const gemm_feature_names[] = {
+    "avx2", "fma",     "avx512f", "neon", "f16c",  "avx512dq", "avx512bw", "avx512vnni", "avx512bf16", "avxvnni",
+    "fp16", "dotprod", "bf16",    "i8mm", "vfpv4", "amxint8",  "amxbf16",  "sme",        "smef64f64",  0};
 
 #if defined(__x86_64__) || defined(_M_X64)
 const char *const gemm_architecture = "x86_64";
@@ -114,15 +114,21 @@ static uint32_t find(void) {
 #if defined(__linux__)
     /* These bits belong to the Linux ABI. They are written as numbers because older headers do not name them. */
     const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+    enum { SME = 1 << 23 | 1 << 26 | 1 << 28 | 1 << 29 }; /* SME, SME_I8I32, SME_B16F32, SME_F32F32 */
     return GEMM_NEON | GEMM_FP16 * (first >> 10 & 1) | GEMM_DOTPROD * (first >> 20 & 1) |
-           GEMM_I8MM * (second >> 13 & 1) | GEMM_BF16 * (second >> 14 & 1);
+           GEMM_I8MM * (second >> 13 & 1) | GEMM_BF16 * (second >> 14 & 1) | GEMM_SME * ((second & SME) == SME) |
+           GEMM_SMEF64F64 * ((second & SME) == SME && second >> 25 & 1);
 #elif defined(__APPLE__)
+    const uint32_t sme = says("hw.optional.arm.FEAT_SME") & says("hw.optional.arm.SME_I8I32") &
+                         says("hw.optional.arm.SME_B16F32") & says("hw.optional.arm.SME_F32F32");
     return GEMM_NEON | GEMM_FP16 * says("hw.optional.arm.FEAT_FP16") |
            GEMM_DOTPROD * says("hw.optional.arm.FEAT_DotProd") | GEMM_I8MM * says("hw.optional.arm.FEAT_I8MM") |
-           GEMM_BF16 * says("hw.optional.arm.FEAT_BF16");
+           GEMM_BF16 * says("hw.optional.arm.FEAT_BF16") | GEMM_SME * sme |
+           GEMM_SMEF64F64 * (sme & says("hw.optional.arm.FEAT_SME_F64F64"));
 #elif defined(_WIN32)
     /* PF_ARM_V82_FP16, _V82_DP, _V82_I8MM and _V86_BF16_INSTRUCTIONS_AVAILABLE of winnt.h, as numbers because older
-     * headers do not name them. A version of Windows that does not know a number reports the feature as absent. */
+     * headers do not name them. A version of Windows that does not know a number reports the feature as absent. SME is
+     * never reported: what Windows guarantees about ZA is not known here. */
     return GEMM_NEON | GEMM_FP16 * !!IsProcessorFeaturePresent(67) | GEMM_DOTPROD * !!IsProcessorFeaturePresent(43) |
            GEMM_I8MM * !!IsProcessorFeaturePresent(66) | GEMM_BF16 * !!IsProcessorFeaturePresent(68);
 #else

@@ -53,7 +53,7 @@ def _check_caches(loaded: Any) -> None:
 
 
 class CpuBackend(Backend):
-    """Micro-kernels for scalar C, NEON, AVX2 and AVX-512. One cache-blocked, threaded loop nest calls all of them."""
+    """Micro-kernels for scalar C and the targets of the catalog, called by one cache-blocked, threaded loop nest."""
 
     name: ClassVar[str] = "cpu"
 

@@ -21,11 +21,19 @@ def _row(name: str, about: str, gflops: float, *needs: str, file: str = "", **re
     return typed_row(name, "cpu", source, about, needs=needs, gflops=gflops, MR=mr, NR=nr, **rest)
 
 
+_SME: dict[str, Any] = {"MC": 256, "KC": 512, "NC": 4096, "suits": "m >= MR and n >= NR"}
+"""Parameters of the rows for Arm's SME. The kernels have only run in an emulator: blocks and GFLOP/s are guesses.
+`suits` leaves small products to other rows, because a kernel takes as long for a part of a tile as for the whole tile.
+Because of `suits`, dispatch uses these rows only on machines where the probe has measured them.
+"""
+
 CPU: tuple[Kernel, ...] = (
     _row("sgemm_avx512_6x64", "24 zmm accumulators", 80, "avx512f"),
     _row("dgemm_avx512_8x24", "24 zmm accumulators", 40, "avx512f"),
     _row("sgemm_avx2_6x16", "12 ymm accumulators", 70, "avx2", "fma"),
     _row("dgemm_avx2_6x8", "12 ymm accumulators", 35, "avx2", "fma"),
+    _row("sgemm_sme_32x32", "fmopa on 4 squares of ZA", 100, "sme", **_SME),
+    _row("dgemm_sme_16x32", "fmopa on 8 squares of ZA", 25, "sme", "smef64f64", **_SME),
     _row("sgemm_neon_8x12", "24 accumulators; 6x16 and others unpacked", 20, "neon"),
     _row("dgemm_neon_6x8", "24 accumulators; 3x16 and others unpacked", 10, "neon"),
     _row("sgemm_neon_4x4", "4x4 block, sixteen lane FMAs a step of four k", 8, "neon"),
@@ -36,7 +44,7 @@ CPU: tuple[Kernel, ...] = (
          ordered_needs=("denorms",)),
     *(_row(f"{letter}gemm_scalar_4x4", "plain C, any CPU", 3, file="gemm_scalar_4x4")
       for letter in "sd"),
-    # AMX's rows have their own block sizes: the rule of block_sizes.c is about vector registers.
+    # AMX's and SME's rows have their own block sizes: the rule of block_sizes.c is about vector registers.
     # Narrow floats (with sums in float), complex numbers, integers modulo a power of two, and integers with wider sums.
     _row("bgemm_amx_32x32", "tdpbf16ps, which makes subnormal sums zero", 700, "amxbf16", precision="high",
          MC=256, KC=1024, NC=4096),
@@ -72,6 +80,12 @@ CPU: tuple[Kernel, ...] = (
     _row("s8s32gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
     _row("u8s32gemm_avx2_vnni_6x16", "vpdpbusd", 200, "avx2", "avxvnni"),
     _row("u8s32gemm_avx2_6x16", "vpmaddwd on int16 panels", 100, "avx2"),
+    _row("bgemm_sme_bfmopa_32x32", "bfmopa, which makes subnormal sums zero", 200, "sme", precision="high", **_SME),
+    _row("hgemm_sme_32x32", "by sgemm's tile, converted while packed", 95, "sme", **_SME),
+    _row("bgemm_sme_32x32", "by sgemm's tile, converted while packed", 95, "sme", **_SME),
+    _row("i8gemm_sme_32x32", "umopa", 400, "sme", **_SME),
+    _row("s8s32gemm_sme_32x32", "smopa", 400, "sme", **_SME),
+    _row("u8s32gemm_sme_32x32", "usmopa", 400, "sme", **_SME),
     _row("hgemm_neon_8x12", "by sgemm's tiles, converted while packed", 19, "neon"),
     _row("bgemm_neon_bfmmla_8x8", "bfmmla, which makes subnormal sums zero", 60, "neon", "bf16", precision="high"),
     _row("bgemm_neon_8x12", "by sgemm's tiles, converted while packed", 19, "neon"),

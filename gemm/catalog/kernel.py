@@ -62,6 +62,7 @@ class Kernel:
             for products for which the expression is true. The row computes all other products, too, but slower than
             `gflops` says. "" for all. Further names: alpha, beta (of `Problem`), a, b, out (the letters of its
             layout), fused (a bias or an activation is given) and limited (threads are limited, see gemm.core.engine).
+            On the CPU, dispatch chooses such a row only after the probe has verified and measured it.
         third_party: the code is not ours. Dispatch therefore requires a verification of the row even on the CPU, where
             it trusts our own rows, and takes the row only if it is clearly faster than our own rows.
         label: the name with the tuned parameters: sgemm_adreno_image_8x4[WGM=4,WGN=16].

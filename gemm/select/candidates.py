@@ -9,6 +9,7 @@ found once and cached. For a product, only the few candidates whose lower bounds
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable
 from dataclasses import replace
@@ -183,7 +184,10 @@ def lineup(
             continue
         for device in devices:
             if ":" not in backend or backend in (*ALL, device.key):
-                trusted = trusting and (not row.third_party or kernel is not None or backend.startswith(row.backend))
+                # Third-party rows, and rows that suit only some products, are measured first unless they are asked for.
+                asked = kernel is not None or backend.startswith(row.backend if row.third_party else row.target)
+                asked = asked or os.environ.get("GEMM_CPU_ISA") == row.target
+                trusted = trusting and (asked or not (row.third_party or row.suits))
                 found.append(RowOnDevice(row, device, example, facts, trusting=trusted))
     return Lineup(found)
 

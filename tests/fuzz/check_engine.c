@@ -1,6 +1,8 @@
 /* Tests the engine without Python. Each float and double kernel that this CPU can run computes products of many shapes,
  * strides and scalars. Every element must have the bits that the contract in csrc/gemm.h defines. Then the thread pool
- * is tested. Prints the number of correct products. Exits with 1 at the first wrong one. */
+ * is tested. Prints the number of correct products. Exits with 1 at the first wrong one.
+ *
+ *     check_engine [PART]    PART: only kernels whose names contain it */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -97,6 +99,36 @@ static void check_kernel(const gemm_kernel *kernel, check *agrees) {
         agree(kernel, agrees, (product){LARGE, LARGE, LARGE, layout, 64, 1.3, betas[layout / 3], RUN});
 }
 
+#ifdef __aarch64__
+/* Checks that kernels for SME save the contents of ZA for a caller further up that needs it (csrc/sme/sme.h). The
+ * instructions of SME are written as codes, as there. */
+static void check_za(const gemm_kernel *kernel, check *agrees) {
+    enum { LONGEST = 256 }; /* bytes of a vector */
+    static uint8_t want[LONGEST * LONGEST], got[LONGEST * LONGEST];
+    uint64_t bytes, left;
+    __asm__ volatile(".inst 0x04bf582d\n\tmov %0, x13" : "=r"(bytes) : : "x13"); /* rdsvl x13, #1 */
+    const struct {
+        void *to;
+        uint16_t vectors;
+        uint8_t reserved[6];
+    } saving = {got, (uint16_t)bytes, {0}};
+    for (int i = 0; i < LONGEST * LONGEST; i++) want[i] = (uint8_t)(i * 37 + (i >> 8)), got[i] = 0;
+    __asm__ volatile(".inst 0xd503457f" : : : "memory"); /* smstart za */
+    for (uint64_t i = 0; i < bytes; i++)                 /* ldr za[w12, 0], [x10] */
+        __asm__ volatile("mov x12, %0\n\tmov x10, %1\n\t.inst 0xe1000140"
+                         :
+                         : "r"(i), "r"(want + i * bytes)
+                         : "x12", "x10", "memory");
+    __asm__ volatile("msr S3_3_C13_C0_5, %0" : : "r"(&saving) : "memory"); /* TPIDR2_EL0 */
+    agree(kernel, agrees, (product){33, 34, 35, 0, 16, 1, 0, 1});
+    __asm__ volatile("mrs %0, S3_3_C13_C0_5" : "=r"(left) : : "memory");
+    __asm__ volatile(".inst 0xd503447f" : : : "memory"); /* smstop za */
+    if (!left && !memcmp(got, want, bytes * bytes)) return;
+    printf("%s: ZA is not saved\n", kernel->name);
+    exit(1);
+}
+#endif
+
 static double seconds(void) {
     struct timespec now;
     timespec_get(&now, TIME_UTC);
@@ -131,14 +163,18 @@ static void check_pool(void) {
     printf("%d threads met %d times\n", threads, MEETINGS);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     gemm_set_num_threads(THREADS); /* independent of the number of CPUs */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const gemm_kernel *kernel = rows[i].kernel;
+        if (count > 1 && !strstr(kernel->name, arguments[1])) continue;
         check *const agrees = !strncmp(kernel->name, "sgemm", 5)   ? check_float
                               : !strncmp(kernel->name, "dgemm", 5) ? check_double
                                                                    : NULL;
         if (agrees && runs_here(rows[i].needs)) check_kernel(kernel, agrees);
+#ifdef __aarch64__
+        if (agrees && strstr(rows[i].needs, "sme") && runs_here(rows[i].needs)) check_za(kernel, agrees);
+#endif
         if (!runs_here(rows[i].needs)) printf("%s: this CPU lacks one of %s\n", kernel->name, rows[i].needs);
     }
     printf("%d products agree\n", done);

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from helpers import probed
 
-from gemm.catalog import KERNELS
+from gemm.backends import registry
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.core.problem import Device, Problem
 from gemm.select import candidates, choice, tuning_db, verification
 
@@ -126,6 +127,32 @@ def test_what_was_tuned_here_has_no_bound_by_the_rate_of_the_probe():
 def test_a_type_without_kernels_is_refused_in_one_line():
     with pytest.raises(TypeError, match=r"int64 has no kernel for backend 'opencl' \(its kernels multiply float32"):
         choice.choose(Problem("int64", 8, 8, 8, device=GPU.key), holder=GPU, backend="opencl")
+
+
+SME = "sme", "smef64f64"
+
+
+@pytest.mark.parametrize(("name", "features", "m", "known", "why"), [
+    ("sgemm_sme_32x32", (), 32, True, "needs sme, which"),
+    ("dgemm_sme_16x32", SME[:1], 32, True, "needs smef64f64, which"),
+    ("sgemm_sme_32x32", SME, 32, False, "not verified"),
+    ("sgemm_sme_32x32", SME, 31, True, "chosen only by name but where m >= MR and n >= NR"),
+    ("sgemm_sme_32x32", SME[:1], 32, True, ""), ("dgemm_sme_16x32", SME, 16, True, ""),
+])  # fmt: skip
+@pytest.mark.parametrize(("backend", "isa"), [("cpu", ""), ("auto", "neon"), ("auto", "sme"), ("sme", "")])
+def test_sme_is_chosen_for_large_products_on_cpus_that_have_it_and_where_it_is_measured(
+    name, features, m, known, why, backend, isa, monkeypatch
+):
+    monkeypatch.setenv("GEMM_CPU_ISA", isa)
+    cpu = Device("cpu", "cpu:0", "a CPU", features=frozenset(("neon", *features)))
+    monkeypatch.setattr(registry.backend("cpu"), "_devices", (cpu,))
+    measured = probed((cpu, {name: {"launch": 1e-6, "flops": 1e11}})) if known else None
+    problem = Problem(BY_NAME[name].dtype, m, 32, 64)
+    found = candidates.lineup(candidates.example(problem), backend, None, measured, host=True, trusting=True)
+    weighed = next(each for each in found.all if each.row.name == name).weigh(problem)
+    wanted = why if "sme" not in (backend, isa) or why.startswith("needs") else ""
+    assert weighed.why_not.startswith(wanted)
+    assert (weighed.seconds is None) == bool(wanted)
 
 
 @pytest.mark.parametrize(("k", "trusting", "why"), [

@@ -1,0 +1,5 @@
+/* double: FMOPA on 8 squares of ZA. It is an option of SME, FEAT_SME_F64F64. */
+#define KERNEL dgemm_sme_16x32
+#define SUM double
+#define SUM_64
+#include "real.h"

@@ -1,0 +1,4 @@
+/* float: FMOPA on 4 squares of ZA. */
+#define KERNEL sgemm_sme_32x32
+#define SUM float
+#include "real.h"

@@ -1,0 +1,9 @@
+/* uint8 x int8 with int32 sums, which wrap. */
+#define KERNEL u8s32gemm_sme_32x32
+#define A uint8_t
+#define B int8_t
+#define C uint32_t
+#define C_IS_SUM 1
+#define MIXED
+#define OUTER USMOPA
+#include "int8.h"
