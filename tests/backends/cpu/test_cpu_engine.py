@@ -3,6 +3,7 @@ ORDERED chain; and its pool under forks and limits. What every kernel owes, at e
 threads, is conformance/'s business."""
 
 import ctypes
+import itertools
 import os
 import platform
 import sys
@@ -102,16 +103,19 @@ def test_blocks_and_epilogue(row, k, alpha, beta):
             check()
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 17), (5, 40), (19, 41), (35, 16), (300, 90)])
-def test_one_row(row, n, k):
-    """Of a: against columns of b that are adjacent along k, or rows, which have loops of their own; split at no k."""
-    a, b, c = operands(row, 1, n, k)
-    want = ordered(a, b, c, 0.5, -2.0)
-    for laid in (b, np.asfortranarray(b)):
-        out, check = guarded((1, n), row.dtype)
-        run(row, a, laid, out, c=c, alpha=0.5, beta=-2.0)
-        check()
-        check_same_bits(out, want)
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("n", "k"), [(1, 17), (5, 40), (19, 41), (35, 16), (40, 3), (300, 90), (700, 100)])
+def test_few_rows(row, m, n, k):
+    """Few rows, and few columns, have loops of their own, one for each layout of the other matrix. No sum is split."""
+    for a, b, c in (operands(row, m, n, k), operands(row, n, m, k)):
+        want = ordered(a, b, c, 0.5, -2.0)
+        for left, right in itertools.product((a, np.asfortranarray(a)), (b, np.asfortranarray(b))):
+            for flip in (False, True):  # also an out of adjacent columns
+                out, check = guarded(c.T.shape if flip else c.shape, row.dtype)
+                out = out.T if flip else out
+                run(row, left, right, out, c=c, alpha=0.5, beta=-2.0)
+                check()
+                check_same_bits(out, want)
 
 
 def test_stripes_when_out_is_c(row):
