@@ -26,7 +26,7 @@ fi
 tar -xzf "$GEMM_CI_CACHE/lapack.tar.gz" --strip-components=1 --wildcards '*/BLAS/TESTING' '*/CBLAS/testing' '*/CBLAS/include'
 
 # To link, the testers need every routine of level 3. The reference BLAS provides the routines that libgemm lacks; their
-# tests do not run. The testers' cblas_xerbla expects, for row-major calls, the argument positions of the reference's
+# tests do not run. Its archive is named by its path, because -lblas may be another library where one is installed. The testers' cblas_xerbla expects, for row-major calls, the argument positions of the reference's
 # Fortran call, and converts them if RowMajorStrg is set. libgemm reports the positions of the CBLAS call itself.
 # Therefore RowMajorStrg is renamed to a variable that is always 0.
 echo 'int never;' >never.c
@@ -46,12 +46,15 @@ for s in s d c z; do
     done
 done
 
+reference=$(echo /usr/lib/*/blas/libblas.a)
+[[ -e $reference ]] || die "there is no archive of the reference BLAS: $reference"
+
 link() { # PREFIX: link the testers with its library, those for CBLAS dynamically, those for Fortran statically
     local s
     for s in s d c z; do
         gfortran "$testers"/{c_${s}blat3,c_${s}blas3,c_${s}3chke,auxiliary,c_xerbla,never}.o \
-            -L"$1/lib" -Wl,-rpath,"$1/lib" -lgemm -lblas -o "$1/c_${s}blat3"
-        gfortran "$testers/${s}blat3.o" "$1/lib/libgemm.a" -lblas -lpthread -o "$1/${s}blat3"
+            -L"$1/lib" -Wl,-rpath,"$1/lib" -lgemm "$reference" -o "$1/c_${s}blat3"
+        gfortran "$testers/${s}blat3.o" "$1/lib/libgemm.a" "$reference" -lpthread -o "$1/${s}blat3"
     done
 }
 
