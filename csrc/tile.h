@@ -79,6 +79,9 @@
 #define PARAMETERS_OF_TILE
 #include "parameters.h"
 
+#define WHOLE 1 /* the forms of `tiles` */
+#define PACKED 2
+#define BESIDE 4
 #define LINES(count, type) (((count) * (int)sizeof(type) + 63) / 64) /* cache lines of `count` elements */
 #define JOIN_(x, y) x##_##y
 #define JOIN(x, y) JOIN_(x, y)
@@ -160,17 +163,21 @@
 #define AHEAD 8 /* prefetch distance along k, in rows of b */
 #endif
 
-/* Computes `tiles` tiles of rows x nv, one below the other, from row i and column j of the block on. a and b point to
- * the operands of the first tile.
+/* Computes `tiles` tiles of rows x nv from row i and column j of the block on. a and b point to the operands of the
+ * first tile.
  *
- *   whole       the last vector of a row has VL columns, not only last_count
- *   packed      a and b are panels of MR rows and NR columns
+ *   form        WHOLE: the last vector of a row has VL columns, not only last_count
+ *               PACKED: a and b are panels of MR rows and NR columns
+ *               BESIDE: each tile is to the right of the tile before it, not below it
  *   a_step      elements from one tile's a to the next tile's a
- *   b_next      elements from b to the next columns or panel of b, which the last tile prefetches; 0 for none
+ *   b_next      elements from b to the next columns or panel of b. Without BESIDE, the last tile prefetches them, unless
+ *               b_next is 0.
  */
-TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, const int packed, const gemm_block *x,
-                                int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b, int64_t a_step,
-                                int64_t b_next, int last_count) {
+TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, const gemm_block *x, int64_t i, int64_t j,
+                                int64_t tiles, const IN *a, const IN *b, int64_t a_step, int64_t b_next,
+                                int last_count) {
+    const int whole = form & WHOLE, packed = form & PACKED, beside = form & BESIDE;
+    const int64_t i_step = beside ? 0 : rows, j_step = beside ? nv * VL : 0, b_step = beside ? b_next : 0;
     const int64_t k = x->k, a_rs = x->a_rs, a_ps = x->a_ps, b_ps = x->b_ps;
     const PART last = PART_OF(last_count);
     (void)last;
@@ -182,7 +189,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             statement_of_part;                    \
         }                                         \
     }
-    for (; tiles > 0; tiles--, i += rows, a += a_step) {
+    for (; tiles > 0; tiles--, i += i_step, a += a_step, j += j_step, b += b_step) {
         V acc[TALLEST * 8];
         if (x->from) {
             const T *from = (const T *)x->from + i * x->from_rs + j;
@@ -194,7 +201,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
             EACH(at, rows * nv) acc[at] = ZERO;
         }
 
-        if (tiles > 1) { /* prefetch the next tile of C during the k loop */
+        if (tiles > 1 && !beside) { /* prefetch the next tile of C during the k loop */
             const char *next = (const char *)x->to + ((i + rows) * x->to_rs + j) * (int64_t)sizeof(C_T);
             EACH(r, rows) {
                 const char *row = next + r * x->to_rs * (int64_t)sizeof(C_T);
@@ -207,20 +214,20 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
          * of b instead. The hardware prefetcher does not predict short rows that are far apart. */
         const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
         const IN *ap = a, *bp = b;
-#define STEP(a_at, a_apart, b_at)                                                                \
-    {                                                                                            \
-        V row[8];                                                                                \
-        EACH(line, LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(IN))); \
-        EACH(v, nv) {                                                                            \
-            if (packed || whole || v < nv - 1)                                                   \
-                row[v] = LOAD_IN((b_at) + v * VL);                                               \
-            else                                                                                 \
-                row[v] = LOAD_IN_PART((b_at) + v * VL, last);                                    \
-        }                                                                                        \
-        EACH(r, rows) {                                                                          \
-            const X element = ELEMENT((a_at) + r * (a_apart));                                   \
-            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);         \
-        }                                                                                        \
+#define STEP(a_at, a_apart, b_at)                                                                             \
+    {                                                                                                         \
+        V row[8];                                                                                             \
+        EACH(line, beside ? 0 : LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(IN))); \
+        EACH(v, nv) {                                                                                         \
+            if (packed || whole || v < nv - 1)                                                                \
+                row[v] = LOAD_IN((b_at) + v * VL);                                                            \
+            else                                                                                              \
+                row[v] = LOAD_IN_PART((b_at) + v * VL, last);                                                 \
+        }                                                                                                     \
+        EACH(r, rows) {                                                                                       \
+            const X element = ELEMENT((a_at) + r * (a_apart));                                                \
+            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);                      \
+        }                                                                                                     \
     }
         if (packed) {
 #ifdef K_LOOP
@@ -272,9 +279,9 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int whole, c
                                              const IN *b, int64_t a_step, int64_t b_next, int last_count) {         \
         if ((rows) > HEIGHT(nv)) return;                                                                            \
         if (last_count == VL)                                                                                       \
-            LOCAL(tiles)(rows, nv, 1, 0, x, i, j, tiles, a, b, a_step, b_next, VL);                                 \
+            LOCAL(tiles)(rows, nv, WHOLE, x, i, j, tiles, a, b, a_step, b_next, VL);                                \
         else                                                                                                        \
-            LOCAL(tiles)(rows, nv, 0, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                         \
+            LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                            \
     }
 /* clang-format off: clang-format does not converge here */
 #define TILES_OF(nv) \
@@ -295,9 +302,9 @@ TILES(TILES_OF)
 TARGET static void LOCAL(packed)(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, const IN *b,
                                  int64_t a_step, int64_t b_next, int last_count) {
     if (last_count == VL)
-        LOCAL(tiles)(MR, NV, 1, 1, x, i, j, tiles, a, b, a_step, b_next, VL);
+        LOCAL(tiles)(MR, NV, WHOLE | PACKED, x, i, j, tiles, a, b, a_step, b_next, VL);
     else
-        LOCAL(tiles)(MR, NV, 0, 1, x, i, j, tiles, a, b, a_step, b_next, last_count);
+        LOCAL(tiles)(MR, NV, PACKED, x, i, j, tiles, a, b, a_step, b_next, last_count);
 }
 
 typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, const IN *, const IN *, int64_t, int64_t,
@@ -305,6 +312,44 @@ typedef void LOCAL(function)(const gemm_block *, int64_t, int64_t, int64_t, cons
 static LOCAL(function) *const LOCAL(table)[][12] = {TILES(TABLE_OF)};
 static const int LOCAL(heights)[] = {TILES(HEIGHT_OF)};
 enum { LOCAL(widest) = sizeof LOCAL(heights) / sizeof *LOCAL(heights) };
+
+/* One function for each number of rows up to MR: `tiles` tiles of NR columns, one beside the other. */
+#define TILES_BESIDE(rows)                                                                                    \
+    TARGET static void LOCAL(JOIN(beside, rows))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles,    \
+                                                 const IN *a, const IN *b, int64_t a_step, int64_t b_next,    \
+                                                 int last_count) {                                            \
+        (void)last_count;                                                                                     \
+        if ((rows) <= (MR)) LOCAL(tiles)(rows, NV, WHOLE | BESIDE, x, i, j, tiles, a, b, a_step, b_next, VL); \
+    }
+TILES_BESIDE(1)
+TILES_BESIDE(2)
+TILES_BESIDE(3)
+TILES_BESIDE(4)
+TILES_BESIDE(5)
+TILES_BESIDE(6)
+TILES_BESIDE(7)
+TILES_BESIDE(8)
+TILES_BESIDE(9)
+TILES_BESIDE(10)
+TILES_BESIDE(11)
+TILES_BESIDE(12)
+static LOCAL(function) *const LOCAL(of_rows_beside)[] = {
+    LOCAL(JOIN(beside, 1)), LOCAL(JOIN(beside, 2)),  LOCAL(JOIN(beside, 3)),  LOCAL(JOIN(beside, 4)),
+    LOCAL(JOIN(beside, 5)), LOCAL(JOIN(beside, 6)),  LOCAL(JOIN(beside, 7)),  LOCAL(JOIN(beside, 8)),
+    LOCAL(JOIN(beside, 9)), LOCAL(JOIN(beside, 10)), LOCAL(JOIN(beside, 11)), LOCAL(JOIN(beside, 12))};
+
+/* Computes a block with a short k. Writing C then takes most of the time, so the tiles follow C's rows: the hardware
+ * prefetcher fetches the lines of MR rows, but not lines that are a row apart. */
+TARGET static void LOCAL(compute_by_rows)(const gemm_block *x) {
+    const int64_t whole = x->n / NR, rest = x->n % NR;
+    const int nv = (int)((rest + VL - 1) / VL), last_count = (int)rest - (nv - 1) * VL;
+    const IN *a = (const IN *)x->a, *b = (const IN *)x->b;
+    for (int64_t i = 0; i < x->m; i += MR, a += x->a_ts) {
+        const int64_t rows = x->m - i < MR ? x->m - i : MR;
+        LOCAL(of_rows_beside)[rows - 1](x, i, 0, whole, a, b, 0, x->b_ts, VL);
+        if (rest) LOCAL(table)[nv - 1][rows - 1](x, i, whole * NR, 1, a, b + whole * x->b_ts, 0, 0, last_count);
+    }
+}
 
 #ifdef STREAM
 /* Applies the epilogue to a vector of sums of row i and stores it to C from column j on: all of it, or only `part`. */
@@ -376,6 +421,7 @@ TARGET INLINE void LOCAL(stream)(const int rows, const gemm_block *x) {
         }                                                                                  \
     }
         for (; p + depth <= x->k; p += depth, b += depth * x->b_ps) ADD(depth)
+        for (; p + 2 <= x->k; p += 2, b += 2 * x->b_ps) ADD(2)
         for (; p < x->k; p++, b += x->b_ps) ADD(1)
 #undef ADD
         EACH(r, rows)
@@ -415,140 +461,161 @@ TARGET static void LOCAL(across)(const gemm_block *x) {
 }
 
 #ifdef TRANSPOSE
-/* Multiplies a few rows of a by a b with b_ps = 1 (each column is contiguous along k). The loop transposes pieces of b
- * in registers, so each sum adds its terms in the order of k. */
-TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
-    /* vectors of sums per row and pass: enough to hide the FMA latency, few enough columns of b for the caches */
-    enum { GROUPS = 2, LINE = 64 / (int)sizeof(IN) / TRANSPOSE_DEPTH * TRANSPOSE_DEPTH };
-    const IN *a = (const IN *)x->a;
+/* Multiplies a few rows of a by groups * VL columns of b, from j on, where b_ps = 1 (each column is contiguous along
+ * k). The loop transposes pieces of b in registers, so each sum adds its terms in the order of k. If `count` is less
+ * than VL, there is one group, of `count` columns. */
+TARGET INLINE void LOCAL(dots_of_groups)(const int rows, const int groups, const gemm_block *x, int64_t j, int count) {
+    enum { MOST = 3 };
+    const IN *a = (const IN *)x->a, *b = (const IN *)x->b + j * x->b_cs;
     const T *from = (const T *)x->from;
-    for (int64_t j = 0; j < x->n; j += GROUPS * VL) {
-        const IN *b = (const IN *)x->b + j * x->b_cs;
-        const int count = x->n - j < GROUPS * VL ? (int)(x->n - j) : GROUPS * VL;
-        V sum[GEMM_FEW * GROUPS];
-        EACH(r, rows)
-            EACH(g, GROUPS) {
-                T start[VL] = {0};
-                for (int64_t i = g * VL; from && i < count && i < (g + 1) * VL; i++)
-                    start[i - g * VL] = from[r * x->from_rs + j + i];
-                sum[r * GROUPS + g] = LOAD(start);
-            }
-        int64_t p = 0;
-        /* Of the TRANSPOSE_DEPTH terms from `at` on, adds those after the first `first` ones. */
-#define ADD(columns, first, at)                                                                                   \
-    {                                                                                                             \
-        V transposed[TRANSPOSE_DEPTH];                                                                            \
-        TRANSPOSE(transposed, b + g * VL * x->b_cs + (at), x->b_cs, (columns));                                   \
-        EACH(r, rows)                                                                                             \
-            EACH(q, TRANSPOSE_DEPTH)                                                                              \
-                if (q >= (first))                                                                                 \
-                    sum[r * GROUPS + g] =                                                                         \
-                        FMA(SPLAT_IN(a[r * x->a_rs + ((at) + q) * x->a_ps]), transposed[q], sum[r * GROUPS + g]); \
-    }
-        const int all = count == GROUPS * VL;
-        if (all)
-            for (; p + LINE <= x->k; p += LINE)
-                EACH(g, GROUPS)
-                    for (int64_t start = p; start < p + LINE; start += TRANSPOSE_DEPTH) ADD(VL, 0, start)
-        for (; p + TRANSPOSE_DEPTH <= x->k; p += TRANSPOSE_DEPTH)
-            EACH(g, GROUPS) {
-                if (all) ADD(VL, 0, p) else ADD(count - g * VL, 0, p)
-            }
-        if (p < x->k && x->k >= TRANSPOSE_DEPTH) {
-            const int first = (int)(p + TRANSPOSE_DEPTH - x->k);
-            p = x->k - TRANSPOSE_DEPTH;
-            EACH(g, GROUPS) ADD(count - g * VL, first, p)
-            p = x->k;
+    const PART part = PART_OF(count);
+    V sum[GEMM_FEW_DOTS * MOST];
+    EACH(r, rows)
+        EACH(g, groups) {
+            const T *start = from + r * x->from_rs + j + g * VL;
+            V *const to = sum + r * groups + g;
+            *to = ZERO;
+            if (from) *to = count == VL ? LOAD(start) : LOAD_PART(start, part);
         }
+    int64_t p = 0;
+    /* Of the TRANSPOSE_DEPTH terms from p on, adds those from number `first` on, and before number `end`. */
+#define ADD(first, end)                                                                          \
+    EACH(g, groups) {                                                                            \
+        V transposed[TRANSPOSE_DEPTH];                                                           \
+        TRANSPOSE(transposed, b + g * VL * x->b_cs + p, x->b_cs, count);                         \
+        EACH(q, TRANSPOSE_DEPTH)                                                                 \
+            if (q >= (first) && q < (end))                                                       \
+                EACH(r, rows) {                                                                  \
+                    V *const to = sum + r * groups + g;                                          \
+                    *to = FMA(SPLAT_IN(a[r * x->a_rs + (p + q) * x->a_ps]), transposed[q], *to); \
+                }                                                                                \
+    }
+    for (; p + TRANSPOSE_DEPTH <= x->k; p += TRANSPOSE_DEPTH) ADD(0, TRANSPOSE_DEPTH)
+    if (p < x->k && x->k >= TRANSPOSE_DEPTH) {
+        const int first = (int)(p + TRANSPOSE_DEPTH - x->k);
+        p = x->k - TRANSPOSE_DEPTH;
+        ADD(first, TRANSPOSE_DEPTH)
+        p = x->k;
+    }
+    /* a short k: the vectors extend into the next columns of b, so this is not for the last columns */
+    if (p < x->k && x->b_cs > 0 && (x->n - j - (groups - 1) * VL - count) * x->b_cs >= TRANSPOSE_DEPTH - x->k) {
+        ADD(0, x->k)
+        p = x->k;
+    }
 #undef ADD
-        for (; p < x->k; p++) {
-            EACH(g, GROUPS) {
-                T column[VL] = {0};
-                for (int64_t i = g * VL; i < count && i < (g + 1) * VL; i++)
-                    column[i - g * VL] = WIDEN_IN(b[i * x->b_cs + p]);
-                EACH(r, rows)
-                    sum[r * GROUPS + g] =
-                        FMA(SPLAT_IN(a[r * x->a_rs + p * x->a_ps]), LOAD(column), sum[r * GROUPS + g]);
+    for (; p < x->k; p++) {
+        EACH(g, groups) {
+            T column[VL] = {0};
+            for (int i = 0; i < count; i++) column[i] = WIDEN_IN(b[(g * VL + i) * x->b_cs + p]);
+            EACH(r, rows) {
+                V *const to = sum + r * groups + g;
+                *to = FMA(SPLAT_IN(a[r * x->a_rs + p * x->a_ps]), LOAD(column), *to);
             }
         }
-        EACH(r, rows)
-            EACH(g, GROUPS) {
-                const int left = count - g * VL;
-                if (left > 0)
-                    LOCAL(finish)(x, r, j + g * VL, sum[r * GROUPS + g], left >= VL, PART_OF(left < VL ? left : VL));
-            }
     }
+    EACH(r, rows)
+        EACH(g, groups) LOCAL(finish)(x, r, j + g * VL, sum[r * groups + g], count == VL, part);
+}
+
+/* Multiplies a few rows of a by a b with b_ps = 1. Several groups at a time hide the
+ * latency of the FMAs and share the elements of a. But if the columns of b are a multiple of a large power of two apart,
+ * the lines of all columns share few sets of the L1 cache, each of which holds WAYS lines. PERIOD is the distance of lines
+ * in the same set. */
+TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
+    enum { WAYS = 8, PERIOD = 4096, GROUPS = WAYS * PERIOD / VL };
+    const int64_t step = x->b_cs * (int64_t)sizeof(IN), power = step & -step;
+    const int64_t shared = power < PERIOD ? power : PERIOD, end = x->n;
+    int64_t j = 0;
+    for (; rows <= 2 && 3 * shared <= GROUPS && j + 3 * VL <= end; j += 3 * VL)
+        LOCAL(dots_of_groups)(rows, 3, x, j, VL);
+    for (; rows <= 5 && 2 * shared <= GROUPS && j + 2 * VL <= end; j += 2 * VL)
+        LOCAL(dots_of_groups)(rows, 2, x, j, VL);
+    for (; j + VL <= end; j += VL) LOCAL(dots_of_groups)(rows, 1, x, j, VL);
+    if (j < end) LOCAL(dots_of_groups)(rows, 1, x, j, (int)(end - j));
 }
 
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
-/* Like ordered_dots for one row, but requires a_ps = 1 and splits each sum over k (which rounds differently): a column
- * of b has CHAINS accumulators, and each lane of an accumulator sums a part of k. Runs at the speed of memory. */
-TARGET static void LOCAL(dots)(const gemm_block *x) {
-    enum { COLUMNS = VL < 4 ? VL : 4, CHAINS = 2, STEP = CHAINS * VL };
-    const IN *a = (const IN *)x->a;
-    for (int64_t j = 0; j < x->n; j += COLUMNS) {
-        const int count = x->n - j < COLUMNS ? (int)(x->n - j) : COLUMNS;
-        const IN *b[COLUMNS];
-        T total[VL] = {0};
-        V sum[COLUMNS][CHAINS];
-        EACH(i, COLUMNS) {
-            /* instead of a column beyond n, read the first column of this group */
-            b[i] = (const IN *)x->b + (j + (i < count ? i : 0)) * x->b_cs;
-            EACH(h, CHAINS) sum[i][h] = ZERO;
-        }
-        int64_t p = 0;
-        for (; p + STEP <= x->k; p += STEP) {
-            V row[CHAINS];
-            EACH(h, CHAINS) row[h] = LOAD_IN(a + p + h * VL);
-            EACH(i, COLUMNS)
-                EACH(h, CHAINS) sum[i][h] = FMA(row[h], LOAD_IN(b[i] + p + h * VL), sum[i][h]);
-        }
-        if (p + VL <= x->k) {
-            EACH(i, COLUMNS) sum[i][0] = FMA(LOAD_IN(a + p), LOAD_IN(b[i] + p), sum[i][0]);
-            p += VL;
-        }
-        EACH(i, COLUMNS) {
-            T lanes[VL];
-            EACH(h, CHAINS - 1) sum[i][0] = FMA(SPLAT((T)1), sum[i][h + 1], sum[i][0]);
-            STORE(lanes, sum[i][0]);
-            for (int width = VL / 2; width; width /= 2) /* pairs, not one chain: compilers vectorize this loop */
-                for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
-            total[i] = lanes[0];
-        }
-        for (; p < x->k; p++)
-            EACH(i, COLUMNS) total[i] = FMA_ONE(WIDEN_IN(a[p]), WIDEN_IN(b[i][p]), total[i]);
-        LOCAL(finish)(x, 0, j, LOAD(total), 0, PART_OF(count));
+/* Like ordered_dots for one row, but requires a_ps = 1 and splits each sum over k (which rounds differently): each of
+ * the `columns` columns from j on has CHAINS accumulators, and each lane of an accumulator sums a part of k. The bits of a
+ * sum do not depend on `columns`. */
+TARGET INLINE void LOCAL(split_dots)(const int columns, const gemm_block *x, int64_t j) {
+    enum { CHAINS = 2, STEP = CHAINS * VL };
+    const IN *a = (const IN *)x->a, *b = (const IN *)x->b + j * x->b_cs;
+    T total[VL] = {0};
+    V sum[CHAINS * VL];
+    EACH(at, columns * CHAINS) sum[at] = ZERO;
+    int64_t p = 0;
+    for (; p + STEP <= x->k; p += STEP) {
+        V row[CHAINS];
+        EACH(h, CHAINS) row[h] = LOAD_IN(a + p + h * VL);
+        EACH(i, columns)
+            EACH(h, CHAINS) {
+                V *const to = sum + i * CHAINS + h;
+                *to = FMA(row[h], LOAD_IN(b + i * x->b_cs + p + h * VL), *to);
+            }
     }
+    for (; p + VL <= x->k; p += VL)
+        EACH(i, columns) {
+            V *const to = sum + i * CHAINS;
+            *to = FMA(LOAD_IN(a + p), LOAD_IN(b + i * x->b_cs + p), *to);
+        }
+    EACH(i, columns) {
+        T lanes[VL];
+        V *const of_column = sum + i * CHAINS;
+        EACH(h, CHAINS - 1) *of_column = FMA(SPLAT((T)1), of_column[h + 1], *of_column);
+        STORE(lanes, *of_column);
+        for (int width = VL / 2; width; width /= 2) /* pairs, not one chain: compilers vectorize this loop */
+            for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
+        total[i] = lanes[0];
+    }
+    for (; p < x->k; p++)
+        EACH(i, columns) total[i] = FMA_ONE(WIDEN_IN(a[p]), WIDEN_IN(b[i * x->b_cs + p]), total[i]);
+    LOCAL(finish)(x, 0, j, LOAD(total), columns == VL, PART_OF(columns));
+}
+
+TARGET static void LOCAL(dots)(const gemm_block *x) {
+    enum { COLUMNS = VL < 4 ? VL : 4 };
+    int64_t j = 0;
+    for (; j + COLUMNS <= x->n; j += COLUMNS) LOCAL(split_dots)(COLUMNS, x, j);
+    for (; j < x->n; j++) LOCAL(split_dots)(1, x, j);
 }
 #endif
 #endif
 
-/* Calls `loop` with the number of rows as a constant, 1 to GEMM_FEW. */
-#define WITH_ROWS(loop)                   \
-    {                                     \
-        if (x->m == 1) LOCAL(loop)(1, x); \
-        if (x->m == 2) LOCAL(loop)(2, x); \
-        if (x->m == 3) LOCAL(loop)(3, x); \
-        if (x->m == 4) LOCAL(loop)(4, x); \
-        if (x->m == 5) LOCAL(loop)(5, x); \
-    }
-TARGET static void LOCAL(stream_rows)(const gemm_block *x) WITH_ROWS(stream)
+/* Calls `loop` for x with the number of rows as a constant. */
+#define OF_ROWS(loop, rows)   \
+    case rows:                \
+        LOCAL(loop)(rows, x); \
+        break;
+TARGET static void LOCAL(stream_rows)(const gemm_block *x) {
+    switch (x->m) { OF_ROWS(stream, 1) OF_ROWS(stream, 2) OF_ROWS(stream, 3) OF_ROWS(stream, 4) OF_ROWS(stream, 5) }
+}
 #ifdef TRANSPOSE
-    TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) WITH_ROWS(ordered_dots)
+TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) {
+    switch (x->m) {
+        OF_ROWS(ordered_dots, 1)
+        OF_ROWS(ordered_dots, 2)
+        OF_ROWS(ordered_dots, 3)
+        OF_ROWS(ordered_dots, 4)
+        OF_ROWS(ordered_dots, 5)
+        OF_ROWS(ordered_dots, 6)
+        OF_ROWS(ordered_dots, 7)
+        OF_ROWS(ordered_dots, 8)
+    }
+}
 #endif
-#undef WITH_ROWS
-#endif
+#undef OF_ROWS
 
 /* Chooses one of the loops above for a block of few rows. Returns 0 if the tiles are the best choice. */
-#ifdef STREAM
-        TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
+TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
     /* The sums of `stream` move between cache and registers. This takes less time than tiles only if there are several
      * steps along k and, for more than one row, if b is larger than the fast caches: tiles read b in columns. For short
      * columns, `dots` takes longer to add up the lanes than it saves. */
     enum { FEW_STEPS = 8, LARGE = (256 << 10) / sizeof(IN), SHORT = 4 * VL };
     const int64_t m = x->m, n = x->n, k = x->k;
-    if (strided_b && n >= STREAM_FROM && x->b_cs == 1 && k >= FEW_STEPS && (m == 1 || k * n >= LARGE)) {
+    if (m <= GEMM_FEW && strided_b && n >= STREAM_FROM && x->b_cs == 1 && k >= FEW_STEPS &&
+        (m == 1 || k * n >= LARGE)) {
         LOCAL(stream_rows)(x);
         return 1;
     }
@@ -574,8 +641,15 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
     const int64_t m = x->m, n = x->n;
     const int strided_a = x->a_ts == MR * x->a_rs, strided_b = x->b_ts == NR;
 #ifdef STREAM
-    if (m <= GEMM_FEW && m <= MR && LOCAL(compute_few)(x, strided_b)) return;
+    if (m <= GEMM_FEW_DOTS && (strided_a || m <= MR) && LOCAL(compute_few)(x, strided_b)) return;
 #endif
+    if (x->k <= GEMM_SHORT_K && n >= 2 * NR) {
+        LOCAL(compute_by_rows)(x);
+        return;
+    }
+    /* Lines whose distance is a multiple of PERIOD share one set of the L1 cache: a tall tile has too many of them. */
+    enum { PERIOD = 4096 };
+    const int crowded = x->a_rs * (int64_t)sizeof(IN) % PERIOD == 0;
     int wide = NV; /* for few rows, wider tiles: otherwise a tile has too few accumulators for the FMA units */
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
 
@@ -585,10 +659,11 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         const IN *b = (const IN *)x->b + (strided_b ? j : j / NR * x->b_ts), *a = (const IN *)x->a;
         const int64_t b_next = j + wide * VL >= n ? 0 : strided_b ? wide * VL : x->b_ts;
         LOCAL(function) *const *const of_rows = LOCAL(table)[nv - 1];
-        if (strided_a && m <= LOCAL(heights)[nv - 1]) {
+        const int64_t tallest = crowded && LOCAL(heights)[nv - 1] > MR ? MR : LOCAL(heights)[nv - 1];
+        if (strided_a && m <= tallest) {
             of_rows[m - 1](x, 0, j, 1, a, b, 0, b_next, last_count);
         } else if (strided_a) { /* tiles of about equal height, so that no tile has very few rows */
-            const int64_t tiles = (m + LOCAL(heights)[nv - 1] - 1) / LOCAL(heights)[nv - 1];
+            const int64_t tiles = (m + tallest - 1) / tallest;
             const int64_t rows = m / tiles, taller = m % tiles, first = taller * (rows + 1);
             if (taller) of_rows[rows](x, 0, j, taller, a, b, (rows + 1) * x->a_rs, 0, last_count);
             of_rows[rows - 1](x, first, j, tiles - taller, a + first * x->a_rs, b, rows * x->a_rs, b_next, last_count);
@@ -691,3 +766,7 @@ const gemm_kernel KERNEL = {
 #undef JOIN
 #undef JOIN_
 #undef LINES
+#undef WHOLE
+#undef PACKED
+#undef BESIDE
+#undef TILES_BESIDE

@@ -48,7 +48,7 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     };
     const gemm_kernel *kernel = blocking->kernel;
     const int64_t k = blocking->kc;
-    const int dots = m <= few_rows(kernel) && k > 1 && whole->b_rs == 1;
+    const int dots = reads_columns(kernel, m, n, plan->k, whole->b_rs);
     const int contiguous = (kernel->flags & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b =
@@ -61,10 +61,7 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
                                        : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
     const int collide = step % LINE == 0 && crowded;
     blocking->pack_b = k && !whole->prepacked && (!(dots || contiguous) || large_b || collide);
-    /* If the rows of a are not contiguous (a_cs is not 1), a tile uses only a part of each cache line. Few of those
-     * lines stay in the cache until the next tile uses their next part. */
-    const int by_columns =
-        !panels && whole->a_cs != 1 && k > 1 && n > kernel->nr && k * m * kernel->a_size > SMALL_A / 16;
+    const int by_columns = !panels && !dots && packs_rows(kernel, m, n, k, whole->a_cs);
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
     const int match_b = panels && (blocking->pack_b || whole->prepacked);
     blocking->pack_a = k && (by_columns || large_a || match_b);
@@ -84,7 +81,8 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->panels = 1;
     blocking->a_bytes = blocking->b_bytes = blocking->sums_bytes = blocking->tile_bytes = blocking->bytes = 0;
     choose_packing(blocking, plan, whole, m, n);
-    if (m <= few_rows(kernel) && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
+    const int few = m <= few_rows(kernel) || reads_columns(kernel, m, n, plan->k, whole->b_rs);
+    if (few && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
         blocking->kc = plan->k; /* for few rows, kernels do their own cache blocking */
     const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
     blocking->direct =
@@ -103,8 +101,14 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     }
     if (blocking->pack_a) /* with slack for stores beyond the last panel: see pack.h */
         blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
+    if (plan->k > 0 && plan->k <= GEMM_SHORT_K &&
+        n > kernel->nr) { /* the kernel computes C by rows, which should be long */
+        enum { BYTES_OF_B = 16 << 10 };
+        const int64_t panel = kernel->nr * depth * kernel->b_packed;
+        blocking->panels = panel < BYTES_OF_B ? BYTES_OF_B / panel : 1;
+    }
     blocking->single_use = m <= blocking->mc; /* b_panels then holds one panel at a time, which stays in the L1 cache */
-    const int64_t kept = blocking->single_use ? kernel->nr * blocking->panels : blocking->nc;
+    const int64_t kept = blocking->single_use ? min64(kernel->nr * blocking->panels, blocking->nc) : blocking->nc;
     if (blocking->pack_b)
         blocking->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
     if (scattered) {

@@ -103,10 +103,12 @@ def test_blocks_and_epilogue(row, k, alpha, beta):
             check()
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize(("n", "k"), [(1, 17), (5, 40), (19, 41), (35, 16), (40, 3), (300, 90), (700, 100)])
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(("n", "k"), [(1, 17), (5, 40), (19, 41), (35, 16), (40, 3), (29, 1024), (300, 90), (700, 100)])
 def test_few_rows(row, m, n, k):
-    """Few rows, and few columns, have loops of their own, one for each layout of the other matrix. No sum is split."""
+    """Few rows, and few columns, have loops of their own, one for each layout of the other matrix. No sum is split.
+
+    k = 1024: columns of b that lie a multiple of 4 KiB apart."""
     for a, b, c in (operands(row, m, n, k), operands(row, n, m, k)):
         want = ordered(a, b, c, 0.5, -2.0)
         for left, right in itertools.product((a, np.asfortranarray(a)), (b, np.asfortranarray(b))):
@@ -116,6 +118,20 @@ def test_few_rows(row, m, n, k):
                 run(row, left, right, out, c=c, alpha=0.5, beta=-2.0)
                 check()
                 check_same_bits(out, want)
+
+
+@pytest.mark.parametrize("k", [1, 3, 16])
+def test_short_k(row, k):
+    """A short k computes C by rows: whole tiles, the last columns and the last rows, with a and b packed or in place."""
+    mr, nr = row.params["MR"], row.params["NR"]
+    for m, n in [(1, 2 * nr), (mr, 2 * nr + 1), (2 * mr + 1, 3 * nr - 1), (70 * mr + 1, 5 * nr + 3), (mr + 1, 40 * nr)]:
+        a, b, c = operands(row, m, n, k)
+        want = ordered(a, b, c, 0.5, -2.0)
+        for left, right in itertools.product((a, np.asfortranarray(a)), (b, np.asfortranarray(b))):
+            out, check = guarded(c.shape, row.dtype)
+            run(row, left, right, out, c=c, alpha=0.5, beta=-2.0)
+            check()
+            check_same_bits(out, want)
 
 
 def test_stripes_when_out_is_c(row):
