@@ -13,6 +13,8 @@
 # A CPU with SME (QEMU_CPU=max,sme512=on) runs in the QEMU 10 of Debian's backports, because 7.2 computes outer products of
 # integers (smopa) wrongly. Other CPUs run in 7.2, which takes less time.
 #
+# ccache stands before the cross compiler, with the cache of the other jobs.
+#
 # The root is made once, in a minute, under $GEMM_CI_CACHE. Its name has a hash of this script and of the packages, so
 # that a change of either makes a new root.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -20,7 +22,7 @@ folder=$(cd "$1" && pwd)
 shift
 
 packages=python3:arm64,libpython3.11-dev:arm64,libc6-dev:arm64,libstdc++6:arm64 # NumPy's wheel needs libstdc++6
-packages+=,musl:arm64,gcc-aarch64-linux-gnu,qemu-user-static,bash,dash,coreutils
+packages+=,musl:arm64,gcc-aarch64-linux-gnu,ccache,qemu-user-static,bash,dash,coreutils
 mapfile -t wheels < <({
     requirements - | grep -v '^pyopencl'
     requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes
@@ -36,7 +38,8 @@ make_root() { # FOLDER
     retry mmdebstrap --quiet --variant=extract --architectures=amd64,arm64 --include="$packages" \
         --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
         --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*' bookworm "$1" ${mirror:+"$mirror"}
-    mkdir -p "$1"/{proc,sys,dev,tmp,src,etc}
+    mkdir -p "$1"/{proc,sys,dev,tmp,src,etc,ccache,usr/local/bin}
+    ln -s /usr/bin/ccache "$1/usr/local/bin/aarch64-linux-gnu-gcc"
     echo 'root:x:0:0:root:/tmp:/bin/bash' >"$1/etc/passwd"
     retry uv pip install -q --target "$site" --only-binary :all: --python-version 3.11 --python-platform aarch64-manylinux_2_36 \
         "${wheels[@]}"
@@ -72,6 +75,7 @@ if [[ ! -e $root ]]; then
     trap - EXIT
 fi
 touch "$root"
+mkdir -p "$CCACHE_DIR"
 
 # Kernels before 6.7 share one binfmt_misc among all namespaces. On these, the entry applies to the whole machine until
 # the command ends.
@@ -91,6 +95,8 @@ unshare "${namespaces[@]}" bash -euc '
     for part in proc sys dev; do mount --rbind /$part "$root/$part"; done
     mount -t tmpfs none "$root/tmp"
     mount --bind "$folder" "$root/src"
-    env -i PATH=/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 CI=true OPENBLAS_NUM_THREADS=1 G_SLICE=always-malloc QEMU_CPU="$QEMU_CPU" \
+    mount --bind "$CCACHE_DIR" "$root/ccache"
+    env -i PATH=/usr/local/bin:/usr/bin:/bin HOME=/tmp LANG=C.UTF-8 CI=true OPENBLAS_NUM_THREADS=1 G_SLICE=always-malloc \
+        QEMU_CPU="$QEMU_CPU" CCACHE_DIR=/ccache CCACHE_MAXSIZE="$CCACHE_MAXSIZE" \
         /usr/sbin/chroot "$root" bash -c "cd /src && exec \"\$@\"" bash "$@"
 ' bash "$@"

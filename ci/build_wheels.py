@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import lief
 from abi3info import DATAS, FUNCTIONS
-from cross_compile import ZIG, build_on
+from cross_compile import CC, ZIG, build_on
 
 OLDEST = (3, 10)
 """The oldest CPython whose stable ABI the wheels use."""
@@ -112,10 +112,10 @@ def python_library(platform: Platform, folder: Path) -> list[str]:
 
 def build_libraries(platform: Platform, package: Path) -> None:
     """Compile gemm._cpu, gemm._memo and, except on Windows, libgemm into the package's folder."""
-    compiler = ["cc", "-target", platform.zig, "-Wno-unused-command-line-argument",
+    compiler = [*CC, "-target", platform.zig, "-Wno-unused-command-line-argument",
                 "-Wno-dll-attribute-on-redeclaration"]  # fmt: skip
     suffix = ".pyd" if platform.system == "Windows" else ".abi3.so"
-    named = build_on(platform.system, platform.machine, CC=shlex.join([*ZIG, *compiler]))
+    named = build_on(platform.system, platform.machine, CC=shlex.join(compiler))
     with named as build, tempfile.TemporaryDirectory() as name:
         include, python = headers(platform, Path(name)), python_library(platform, Path(name))
         pic = [] if platform.system == "Windows" else ["-fPIC"]
@@ -125,7 +125,7 @@ def build_libraries(platform: Platform, package: Path) -> None:
 
             def compile_one(source: str) -> str:
                 to = f"{name}/{stem}-{source.replace('/', '_')}.o"
-                words = [*ZIG, *compiler, *pic, *include, *flags, "-c", source, "-o", to]
+                words = [*compiler, *pic, *include, *flags, "-c", source, "-o", to]
                 subprocess.run(words, cwd=build["ROOT"], check=True)
                 return to
 
@@ -134,7 +134,7 @@ def build_libraries(platform: Platform, package: Path) -> None:
             if platform.system == "Darwin":  # instead of the library's present path
                 link = [*link, f"-Wl,-install_name,@rpath/{stem}{suffix}"]
             words = ["-shared", "-s", *objects, *link, "-o", package / f"{stem}{suffix}"]
-            subprocess.run([*ZIG, *compiler, *words], check=True)
+            subprocess.run([*compiler, *words], check=True)
             return dict(zip(sources, objects, strict=True))
 
         # On Windows for Arm, LLVM cannot describe the stack of functions with aligned loops: "Failed to evaluate

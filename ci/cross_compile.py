@@ -1,6 +1,7 @@
 """cross_compile.py SYSTEM FOLDER: compile the C sources for another system, by Zig's Clang, as its own compiler would.
 
-Zig contains the headers of all these systems.
+Zig contains the headers of all these systems. ccache keeps the object files, because Zig's own cache goes by the paths
+of files, which differ from run to run.
 
     macos           All sources are compiled, without optimisation, because nothing runs. FOLDER has NumPy's headers for
                     macOS; Python's headers are those of this machine. Only libgemm is linked.
@@ -16,6 +17,7 @@ import platform
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +25,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +36,12 @@ from engine import engine as engine_sources
 
 ZIG = [sys.executable, "-m", "ziglang"]
 LIBRARY = Path(ziglang.__file__).parent / "lib"
+CC, CLANG_CL = (
+    [*filter(None, [shutil.which("ccache")]), str(ROOT / "ci" / "zig" / name)] for name in ("clang", "clang-cl")
+)
+os.environ.update(
+    ZIG=str(LIBRARY.parent / "zig"), CCACHE_COMPILERCHECK=f"string:{version('ziglang')}", CCACHE_BASEDIR="/"
+)
 WINDOWS_HEADERS = [LIBRARY / "include", LIBRARY / "libc" / "include" / "any-windows-any"]
 
 
@@ -56,7 +65,7 @@ def library(system: str, machine: str, compiler: list[str], level: str, folder: 
 
     Raises CalledProcessError if that fails.
     """
-    with build_on(system, machine, CC=shlex.join([*ZIG, *compiler]), CFLAGS=level) as build:
+    with build_on(system, machine, CC=shlex.join(compiler), CFLAGS=level) as build:
         build["make_library"](folder, None if system == "Linux" else {})
     print(f"{system}, {machine}: libgemm is linked")
 
@@ -66,7 +75,7 @@ def compile_all(name: str, compiler: list[str], sources: list[str], folder: Path
     objects = [str(folder / f"{Path(source).stem}.o") for source in sources]
 
     def compile_one(source: str, to: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*ZIG, *compiler, "-c", source, "-o", to], cwd=ROOT, capture_output=True, text=True)
+        return subprocess.run([*compiler, "-c", source, "-o", to], cwd=ROOT, capture_output=True, text=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [done for done in pool.map(compile_one, sources, objects) if done.returncode]
@@ -83,11 +92,11 @@ def programs(names: list[str], compiler: list[str], objects: list[str], folder: 
     for name in names:
         source = f"tests/fuzz/{Path(name).stem}.c"
         words = ["-O2", "-ffp-contract=off", "-DSEEDED", "-Icsrc", f"-I{folder}", source, *objects, "-o", folder / name]
-        subprocess.run([*ZIG, *compiler, *words], cwd=ROOT, check=True)
+        subprocess.run([*compiler, *words], cwd=ROOT, check=True)
 
 
 def macos(numpy_headers: Path) -> None:
-    mac = ["cc", "-target", "aarch64-macos.11.0", "-Wno-unused-command-line-argument"]
+    mac = [*CC, "-target", "aarch64-macos.11.0", "-Wno-unused-command-line-argument"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sources, flags = engine("Darwin", "arm64", folder)
@@ -105,17 +114,17 @@ def windows(folder: Path) -> None:
     apart = ["/Zl", "/GS-", "/O1"]
     for machine, target in (("ARM64", "aarch64"), ("AMD64", "x86_64")):  # the programs have the objects of the last one
         sources, flags = engine("Windows", machine, folder)
-        clang_cl = ["clang", "--driver-mode=cl", f"--target={target}-pc-windows-msvc", "-nobuiltininc"]
+        clang_cl = [*CLANG_CL, f"--target={target}-pc-windows-msvc", "-nobuiltininc"]
         words = [*clang_cl, *found, "/Icsrc", *flags, *apart]
         objects = compile_all(f"Windows, {machine}, engine", words, sources, folder)
     (folder / "fltused.c").write_text("int _fltused;\n")
     objects.append(str(folder / "fltused.c"))
     names = ["check_engine.exe", "fuzz_engine.exe", "race_engine.exe"]
-    programs(names, ["cc", "-target", "x86_64-windows-gnu"], [*objects, "-lpthread"], folder)
+    programs(names, [*CC, "-target", "x86_64-windows-gnu"], [*objects, "-lpthread"], folder)
 
 
 def musl(machine: str, folder: Path) -> None:
-    compiler = ["cc", "-target", f"{machine}-linux-musl", "-dynamic", "-Wno-unused-command-line-argument"]
+    compiler = [*CC, "-target", f"{machine}-linux-musl", "-dynamic", "-Wno-unused-command-line-argument"]
     sources, flags = engine("Linux", machine, folder)
     if machine == "x86_64":
         library("Linux", machine, compiler, "-O1", folder)

@@ -11,7 +11,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install g++
 conformance_venv
 cd "$SOURCE"
-export CUDA_MACHINE_BUILD=$CI_WORK/cuda-machine
 
 emulated() { # NAME CAPABILITY CONDITION ARGUMENT...: on the rows that fulfil the condition
     (

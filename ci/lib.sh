@@ -20,8 +20,9 @@ export XDG_CACHE_HOME=$CI_WORK/cache GEMM_CACHE_DIR=$CI_WORK/cache/gemm-$(basena
 export PATH=/usr/lib/ccache:$PATH CCACHE_DIR=$GEMM_CI_CACHE/ccache CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=1G
 week=$(date +%G-%V)
 export ZIG_GLOBAL_CACHE_DIR=$GEMM_CI_CACHE/zig-$week POCL_CACHE_DIR=$GEMM_CI_CACHE/pocl-$week
+export CUDA_MACHINE_BUILD=$GEMM_CI_CACHE/cuda-machine-$week
 mkdir -p "$POCL_CACHE_DIR"
-find "$GEMM_CI_CACHE" -maxdepth 1 '(' -name 'zig-*' -o -name 'pocl-*' ')' -mtime +14 -exec rm -rf {} + || true # another job may remove the same
+find "$GEMM_CI_CACHE" -maxdepth 1 '(' -name 'zig-*' -o -name 'pocl-*' -o -name 'cuda-machine-*' ')' -mtime +14 -exec rm -rf {} + || true # another job may remove the same
 
 say() { # TEXT: print it, with the seconds since the job began and the CPU seconds that its commands have taken
     local spent=$CI_WORK/times.$BASHPID

@@ -6,5 +6,4 @@ apt_install gcc g++ ccache libc6-dev python3-dev python3-venv
 mapfile -t tools < <(requirements test numpy cffi platformdirs pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
 venv "$CI_WORK/mutants" "${tools[@]}" "pyopencl[pocl]" setuptools
 own_opencl "$CI_WORK/mutants"
-export CUDA_MACHINE_BUILD=$CI_WORK/cuda-machine # shared with the job cuda-machine
 "$CI_WORK/mutants/bin/python" "$ROOT/tests/mutants.py" --sample 12

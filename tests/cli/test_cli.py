@@ -327,7 +327,7 @@ class TestBench:
         document = json.loads(file.read_text(encoding="utf-8"))
         assert document["iterations"] == len(document["results"][0]["host_samples_s"])
 
-    @pytest.mark.parametrize("compared", [[], ["--compare", "--peers", "none"]])
+    @pytest.mark.parametrize("compared", [[], ["--compare", "--quick", "--peers", "none"]])
     def test_nothing_could_be_measured(self, capsys, compared):
         argv = ["bench", "--sizes", "8", "--dtype", "complex64", "--reproducible", "--backends", "cpu", *compared]
         status, _, err = result_of(capsys, *argv)

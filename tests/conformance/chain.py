@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from oracle import check_same_bits, finfo, ordered
+from oracle import chain, check_same_bits, finfo, ordered
 
 from conformance.arena import LAYOUTS, case
 from conformance.subject import THIN, chain_check, integers, normal, wide
@@ -54,17 +54,24 @@ def _fitting(x, narrow):
 
 
 @cache
-def _solved(one, dtype, inputs=()):
-    """a, b, c and the expected bits; numbers of a and b are such as `inputs` have."""
-    rng = np.random.default_rng([len(one.data), one.m, one.n, one.k])
-    make = DATA[one.data]
-    shapes = ((one.m, one.k), (one.k, one.n), (one.m, one.n))
-    a, b, c = (make(rng, dtype, *shape) for shape in shapes)
+def _summed(data, m, n, k, dtype, inputs):
+    """a, b, c and the sums, which cases of other scalars share; numbers of a and b are such as `inputs` have."""
+    rng = np.random.default_rng([len(data), m, n, k])
+    a, b, c = (DATA[data](rng, dtype, *shape) for shape in ((m, k), (k, n), (m, n)))
     if inputs:
         a, b = (_fitting(x, np.dtype(name)) for x, name in zip((a, b), inputs, strict=True))
-    expected = ordered(a, b, c, one.alpha, one.beta)
-    for array in (a, b, c, expected):
+    found = a, b, c, chain(a, b)
+    for array in found:
         array.flags.writeable = False
+    return found
+
+
+@cache
+def _solved(one, dtype, inputs=()):
+    """a, b, c and the expected bits."""
+    a, b, c, sums = _summed(one.data, one.m, one.n, one.k, dtype, inputs)
+    expected = ordered(a, b, c, one.alpha, one.beta, sums)
+    expected.flags.writeable = False
     return a, b, c, expected
 
 

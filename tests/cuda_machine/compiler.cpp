@@ -101,6 +101,15 @@ std::string quoted(const std::string &text) {
     return result + "'";
 }
 
+std::string output(const std::string &command) {
+    std::string result;
+    char part[256];
+    FILE *pipe = popen(command.c_str(), "r");
+    while (pipe && fgets(part, sizeof part, pipe)) result += part;
+    if (pipe) pclose(pipe);
+    return result;
+}
+
 bool has_fma() {
 #ifdef __x86_64__
     return __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2");
@@ -157,20 +166,12 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
     macros +=
         "#define __CUDA_ARCH__ " + std::to_string(number * 10) + "\n#define __CUDACC_RTC__ 1\n#define __CUDACC__ 1\n";
     if (special == 'a') macros += "#define __CUDA_ARCH_FEAT_SM" + std::to_string(number) + "_ALL 1\n";
-    const char *compiler = getenv("CXX"), *more = getenv("CUDA_MACHINE_CXXFLAGS");
-    char folder[] = "/tmp/cuda-machine-XXXXXX";
-    if (!mkdtemp(folder)) return 2;
-    const std::string at = folder, here = folder_of_this();
-    std::string wrapped =
+    const char *compiler = getenv("CXX"), *more = getenv("CUDA_MACHINE_CXXFLAGS"), *keep = getenv("CUDA_MACHINE_KEEP");
+    const std::string here = folder_of_this(), common = here + "/kernel.h";
+    const std::string wrapped =
         "extern \"C\" __attribute__((visibility(\"default\"))) const char machine_architecture[] = \"" + arch +
         "\";\n" + macros + "#line 1 \"" + program->name + "\"\n" + dynamic_shared(program->source) +
         entries(program->source);
-    write(at + "/kernel.cpp", wrapped);
-    for (const auto &header : program->headers) {
-        // those that are emulated are empty already, by their guards
-        write(at + "/" + header.first, dynamic_shared(header.second));
-    }
-    const std::string image = at + "/kernel.so", object = at + "/kernel.o", common = here + "/kernel.h";
     const std::string with = std::string("export CCACHE_DISABLE=1; ") + (compiler ? compiler : "g++") + " ";
     // Kernels are many and run briefly: -O1 compiles them in less time.
     std::string flags = "-std=c++17 -O1 -fPIC -fvisibility=hidden -fno-gnu-unique -ffp-contract=off "
@@ -180,6 +181,23 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
     const char *watched = getenv("CUDA_MACHINE_RACES");
     if (watched && *watched && *watched != '0') flags += "-fsanitize=thread --param=tsan-instrument-func-entry-exit=0 ";
     if (more) flags += std::string(more) + " ";
+    // The folder of this machine has the kernels that were compiled before, by all that their images depend on.
+    static const std::string version = output(with + "--version");
+    std::string all = version + with + flags + wrapped;
+    for (const auto &header : program->headers) all += '\0' + header.first + '\0' + header.second;
+    const std::string known_image = here + "/images/" + std::to_string(std::hash<std::string>()(all));
+    program->log = "ptxas info    : 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+                   "ptxas info    : Used 1 registers, 0 bytes smem\n"; // what ptxas says of a real one
+    program->image = keep ? "" : read(known_image);
+    if (!program->image.empty()) return 0;
+    char folder[] = "/tmp/cuda-machine-XXXXXX";
+    if (!mkdtemp(folder)) return 2;
+    const std::string at = folder, image = at + "/kernel.so", object = at + "/kernel.o";
+    write(at + "/kernel.cpp", wrapped);
+    for (const auto &header : program->headers) {
+        // those that are emulated are empty already, by their guards
+        write(at + "/" + header.first, dynamic_shared(header.second));
+    }
     // g++ looks in the folder kernel.h.gch for a precompiled kernel.h that was made with the same flags.
     const std::string precompiled = common + ".gch/" + std::to_string(std::hash<std::string>()(with + flags));
     if (access(precompiled.c_str(), F_OK)) {
@@ -196,12 +214,16 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
                                 log + " 2>&1 && " + with + "-shared -nostartfiles -Wl,-Bsymbolic -o " + quoted(image) +
                                 " " + quoted(object) + " " + quoted(here + "/libcuda.so.1") + " >>" + log + " 2>&1";
     const int status = system(command.c_str());
-    program->log = read(at + "/log");
-    program->image = status ? "" : read(image);
-    if (!status) // what ptxas says of a real one
-        program->log += "ptxas info    : 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
-                        "ptxas info    : Used 1 registers, 0 bytes smem\n";
-    if (!getenv("CUDA_MACHINE_KEEP")) {
+    if (status) {
+        program->log = read(at + "/log");
+    } else {
+        program->image = read(image);
+        const std::string made = here + strrchr(folder, '/');
+        mkdir((here + "/images").c_str(), 0700);
+        write(made, program->image);
+        rename(made.c_str(), known_image.c_str());
+    }
+    if (!keep) {
         for (const auto &header : program->headers) unlink((at + "/" + header.first).c_str());
         for (const char *file : {"/kernel.cpp", "/kernel.o", "/kernel.so", "/log"}) unlink((at + file).c_str());
         rmdir(folder);

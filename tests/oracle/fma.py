@@ -40,7 +40,8 @@ def odd_sum(a, b):
     return (bits + np.where(inexact, away, 0)).view(np.float64)
 
 
-def _fma32(a, b, c):
+def fma32(a, b, c):
+    """a·b + c of float32. The caller ignores floating-point warnings."""
     product = a.astype(np.float64) * b  # exact: 24 + 24 bits, and the exponent range is ample
     return odd_sum(product, c.astype(np.float64)).astype(np.float32)
 
@@ -82,17 +83,23 @@ def _fma_small(a, b, c):
     return np.where(result == 0, np.copysign(0.0, s), result)
 
 
-def _fma64(a, b, c):
-    """Error-free transforms where they hold, rational arithmetic for the rest."""
+def fma64(a, b, c):
+    """a·b + c of float64: error-free transforms where they hold, rational arithmetic for the rest.
+
+    The caller ignores floating-point warnings.
+    """
     v, z = _exact_sum(a, b, c)
     p = a * b
     result = v + z
-    trivial = (a == 0) | (b == 0)
     safe = (abs(a) < _LARGE) & (abs(b) < _LARGE) & (abs(p) < _LARGE) & (abs(p) > _SMALL)
     safe &= (abs(c) < _LARGE) & ((abs(c) > _SMALL) | (c == 0))
+    if safe.all():
+        return result
+    trivial = (a == 0) | (b == 0)
     result = np.where(trivial, p + c, result)
     hard = ~(safe | trivial) | ~np.isfinite(c)
     if hard.any():
+        a, b, c = np.broadcast_arrays(a, b, c)
         x, y, z = a[hard], b[hard], c[hard]
         scaled = (x * 2.0**300) * (y * 2.0**300)
         moderate = (abs(x) < 2.0**300) & (abs(y) < 2.0**300) & (abs(z) < 2.0**300) & (abs(x * y) < 2.0**300)
@@ -114,7 +121,7 @@ def fma(a, b, c):
         raise TypeError(f"mixed dtypes: {a.dtype} {b.dtype} {c.dtype}")
     with np.errstate(all="ignore"):
         if a.dtype == np.float32:
-            return _fma32(a, b, c)
+            return fma32(a, b, c)
         if a.dtype == np.float64:
-            return _fma64(a, b, c)
+            return fma64(a, b, c)
     raise TypeError(f"no fma for {a.dtype}")

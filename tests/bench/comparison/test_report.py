@@ -10,7 +10,7 @@ import pytest
 
 import gemm
 from comparison.runs import HOST, result_of
-from gemm.bench import contest, report
+from gemm.bench import charts, contest, report
 from gemm.bench.peaks import LINKS
 from gemm.cli.compare import show
 from gemm.compare import Comparison
@@ -43,6 +43,14 @@ def matplotlib():
     pytest.importorskip("matplotlib", reason="it draws the charts")
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """One empty chart instead of all: drawing them takes seconds, and the test is of what is beside them."""
+    monkeypatch.setattr(charts, "charts", lambda *_, **__: {"peak": ("a title", "a caption", None)})
+    monkeypatch.setattr(charts, "svg", lambda *_: "<svg></svg>")
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_transfers_are_in_the_page_and_in_the_terminal(with_device, capsys):
     rates = dict(zip(LINKS, (1.5, 2.5, 21, 22, 3e-5), strict=True))
     found = Comparison(with_device | {"links": {"opencl:7": rates}})
@@ -77,6 +85,7 @@ def test_page(with_device):
     assert "@import" not in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_headline(with_device):
     quiet = with_device["quiet"] | {"warnings": []}
     sizes = {"host": 1024, "resident": 256, "once": 512}
@@ -98,6 +107,7 @@ def test_headline(with_device):
     assert page.index("Use the GPU (opencl:7)") < page.index("<svg") < page.index("Offload thresholds")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_rough_rates_are_marked_and_never_the_best(with_device):
     quiet = with_device["quiet"] | {"warnings": []}
     rough = [row | {"spread": 0.4 if row["contestant"] == "cpu:0" else 0.01} for row in with_device["results"]]
