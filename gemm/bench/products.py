@@ -13,7 +13,7 @@ import numpy as np
 
 from gemm.core import operands
 from gemm.core.errors import unknown
-from gemm.core.problem import Precision
+from gemm.core.problem import Ints, Precision
 from gemm.select.verify.single import poisoned, random_matrix
 
 
@@ -37,7 +37,7 @@ class Shape:
         return f"{batch}{self.m} × {self.n} × {self.k}{'' if self.trans == 'NN' else ' ' + self.trans}"
 
     @property
-    def lead(self) -> tuple[int, ...]:
+    def lead(self) -> Ints:
         """The shape of the stack: the axes of the operands and of the result before the two axes of a matrix."""
         return (self.batch,) if self.batch > 1 else ()
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.core.problem import EXTRA, PAGE, DeviceView, Operand
+from gemm.core.problem import EXTRA, PAGE, DeviceView, DType, Ints, Operand
 
 Range = tuple[int, int]
 """(start, stop) along an axis."""
@@ -26,32 +26,32 @@ def needs_package(name: str) -> str:
     return f"{name} needs the package ml_dtypes: pip install ml_dtypes"
 
 
-def extra(name: str, argument: str) -> np.dtype[Any]:
+def extra(name: str, argument: str) -> DType:
     """NumPy's type for `name`, which is in EXTRA. Raises a TypeError that names `argument` if ml_dtypes is missing."""
     try:
-        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+        found: DType = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except (ImportError, AttributeError) as error:
         raise TypeError(f"{argument}: {needs_package(name)}") from error
     return found
 
 
-def bfloat16(argument: str) -> np.dtype[Any]:
+def bfloat16(argument: str) -> DType:
     """`extra` for bfloat16."""
     return extra("bfloat16", argument)
 
 
-def named(name: str, argument: str) -> np.dtype[Any]:
+def named(name: str, argument: str) -> DType:
     """NumPy's type called `name`, which may be in EXTRA. `argument` is for the message of `extra`."""
     return extra(name, argument) if name in EXTRA else np.dtype(name)
 
 
 @lru_cache(maxsize=256)
-def name_of(dtype: np.dtype[Any]) -> str:
+def name_of(dtype: DType) -> str:
     """`dtype.name`, cached because NumPy builds the string at each access."""
     return str(dtype.name)
 
 
-def is_number(dtype: np.dtype[Any]) -> bool:
+def is_number(dtype: DType) -> bool:
     """Whether `dtype` can be multiplied: booleans, integers, real and complex numbers, and the types of EXTRA."""
     return name_of(dtype) in EXTRA or (dtype.kind in "biufc" and not name_of(dtype).startswith("float8"))
 
@@ -126,7 +126,7 @@ def broadcast(x: Operand, shape: Sequence[int]) -> Operand:
     return x.broadcast_to(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
 
 
-def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, Ints]]:
     """Merge adjacent batch axes if the strides of every operand allow it. Loops over the batch then have fewer levels.
 
     Args:
@@ -137,7 +137,7 @@ def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int,
         [(length, (stride of operand 0, stride of operand 1, ...)), ...], outermost first. Axes of length 1 are dropped.
         An empty list means a single product.
     """
-    axes: list[tuple[int, tuple[int, ...]]] = []
+    axes: list[tuple[int, Ints]] = []
     for axis, length in enumerate(shape):
         if length == 1:
             continue

@@ -14,6 +14,10 @@ import numpy as np
 
 from gemm.catalog import SPREADING, Kernel
 
+Ints = tuple[int, ...]
+"""A shape, strides or positions of axes."""
+DType = np.dtype[Any]
+
 Precision = Literal["highest", "high", "medium"]
 PRECISIONS = get_args(Precision)
 """The precisions that `gemm` can be asked for, strictest first."""
@@ -94,9 +98,9 @@ class DeviceView:
     owner: Any
     data: Any
     offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Ints
+    strides: Ints
+    dtype: DType
     device: Device
     queue: Any = None
     readonly: bool = False
@@ -233,7 +237,7 @@ class Problem:
     # Not a cached_property: a cached_property accesses the object's __dict__, and later attribute accesses are then
     # slower. Dispatch reads `octaves` only twice.
     @property
-    def octaves(self) -> tuple[int, ...]:
+    def octaves(self) -> Ints:
         """Rounded logarithms to base 2 of batch, m, n and k. Products with equal octaves take similar times."""
         return octave(self.batch), octave(self.m), octave(self.n), octave(self.k)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gemm.core import numpy_original
-from gemm.core.problem import NARROW, DeviceView
+from gemm.core.problem import NARROW, DeviceView, DType, Ints
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.arguments import Arithmetic, Host, common_dtype
 
@@ -74,7 +74,7 @@ def einsum(
     return out
 
 
-def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+def _target(given: Any, shape: Ints, kind: DType) -> np.ndarray:
     """The array that receives a result with this shape and dtype. Raises TypeError or ValueError if `given` does not
     fit.
     """
@@ -88,7 +88,7 @@ def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarr
     return out
 
 
-def _followed(reading: Reading, terms: list[Term], work: np.dtype[Any], options: dict[str, Any]) -> Term:
+def _followed(reading: Reading, terms: list[Term], work: DType, options: dict[str, Any]) -> Term:
     """Execute all steps of the path, and return the term that remains."""
     for step in reading.path:
         chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
@@ -96,9 +96,7 @@ def _followed(reading: Reading, terms: list[Term], work: np.dtype[Any], options:
     return terms[0]
 
 
-def _contracted(
-    chosen: list[Term], others: list[Term], output: str, work: np.dtype[Any], options: dict[str, Any]
-) -> Term:
+def _contracted(chosen: list[Term], others: list[Term], output: str, work: DType, options: dict[str, Any]) -> Term:
     """One step of a path: multiply the terms `chosen`, and sum over the labels that are in neither `others` nor
     `output`.
     """
@@ -125,7 +123,7 @@ class View(NamedTuple):
     """
 
     diagonal: str
-    broadcast: tuple[int, ...]
+    broadcast: Ints
     labels: tuple[str, ...]
 
     def of(self, array: np.ndarray) -> Term:
@@ -147,12 +145,12 @@ class Reading(NamedTuple):
 
     views: tuple[View, ...]
     output: str
-    shape: tuple[int, ...]
-    path: tuple[tuple[int, ...], ...]
+    shape: Ints
+    path: tuple[Ints, ...]
 
 
 @lru_cache(256)
-def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> Reading:
+def _reading(subscripts: str, shapes: tuple[Ints, ...], optimize: Any) -> Reading:
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) != len(shapes):
@@ -205,7 +203,7 @@ def _ellipsis(term: str, ndim: int, position: int) -> int:
     return ndim - len(letters)
 
 
-def _view(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> View:
+def _view(term: str, shape: Ints, sizes: dict[str, int]) -> View:
     lengths = dict(zip(term, shape, strict=True))
     labels = "".join(dict.fromkeys(term))
     broadcast = tuple(i for i, label in enumerate(labels) if lengths[label] != sizes[label])

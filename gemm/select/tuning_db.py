@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from gemm.catalog import HOST_BACKENDS, Kernel
 from gemm.core import disk_cache, engine
-from gemm.core.problem import Device, Problem, octave
+from gemm.core.problem import Device, Ints, Problem, octave
 
 log = logging.getLogger("gemm")
 
@@ -52,7 +52,7 @@ class Class(NamedTuple):
     not part of it either: the measurement includes packing, and the cost model adds the transfer (gemm.select.cost).
     """
 
-    sizes: tuple[int, ...]  # Problem.octaves
+    sizes: Ints  # Problem.octaves
     layout: str
 
     @classmethod

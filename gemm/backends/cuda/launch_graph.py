@@ -24,6 +24,7 @@ from gemm.backends.cuda.launch_plan import SCALE_AT, Layout, Recipe
 from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, C, Map, Step
 from gemm.catalog import launch_arithmetic
 from gemm.core.errors import KernelFailed
+from gemm.core.problem import Ints
 
 _FUNCTIONS = (
     "cuLaunchKernel", "cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
@@ -32,7 +33,7 @@ _FUNCTIONS = (
 
 
 @cache
-def _addresses() -> tuple[int, ...]:
+def _addresses() -> Ints:
     return tuple(cuda().address(name) for name in _FUNCTIONS)
 
 
@@ -55,7 +56,7 @@ class Launches:
         self.native = None if memo is None else memo.Sequence(_addresses(), gpu.context, pool, *given)
         self._sequence = self.native or Sequence(gpu, *given)
 
-    def run(self, stream: int, addresses: tuple[int, ...], scale: bytes) -> None:
+    def run(self, stream: int, addresses: Ints, scale: bytes) -> None:
         """Enqueue the product. Raises KernelFailed.
 
         Args:
@@ -191,7 +192,7 @@ class Launched(NamedTuple):
 
     launches: Launches
     layout: Layout
-    addresses: tuple[int, ...]
+    addresses: Ints
 
     @property
     def overwrites_c(self) -> bool:
@@ -280,7 +281,7 @@ def _itemsize(x: Any) -> int:
     return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
 
 
-def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
+def _span(shape: Ints, strides: Ints, size: int) -> tuple[int, int]:
     """Return (low, high), in bytes from the address of the first element.
 
     low: where the lowest element begins; 0 or negative. high: where the highest element ends.

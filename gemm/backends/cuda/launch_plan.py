@@ -17,6 +17,7 @@ from gemm.backends.cuda.operand_layout import BIAS, OUT, SIZES, WORKSPACE, A, B,
 from gemm.catalog import Kernel, launch_arithmetic, simplest
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import same_stack
+from gemm.core.problem import Ints
 
 GRID = 65535
 """The maximum number of thread blocks along the y axis of a grid."""
@@ -69,13 +70,13 @@ class Layout(NamedTuple):
             table entries, and `aligned` is the alignment of the operands themselves.
     """
 
-    shape: tuple[int, ...]
+    shape: Ints
     k: int
-    strides: tuple[tuple[int, ...], ...]
-    aligned: tuple[int, ...]
+    strides: tuple[Ints, ...]
+    aligned: Ints
     reads_c: bool = False
     ordered: bool = False
-    bias: tuple[int, ...] | None = None
+    bias: Ints | None = None
     activation: int = 0
     kept: bool = False
     apart: bool = False

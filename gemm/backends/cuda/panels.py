@@ -25,6 +25,7 @@ from math import prod
 from typing import NamedTuple
 
 from gemm.core.operands import Cut, Range
+from gemm.core.problem import Ints
 
 LINK = 55e9
 """Bytes per second in each direction between page-locked memory and a device (PCIe 5 x16)."""
@@ -90,7 +91,7 @@ class Step(NamedTuple):
     jobs: tuple[Cut, ...]
 
 
-def steps(shape: Shape, batch: tuple[int, ...]) -> list[Step]:
+def steps(shape: Shape, batch: Ints) -> list[Step]:
     """Return the steps for a stack of products: groups of small products, or the panels of each large one."""
     axis = max(range(len(batch)), key=batch.__getitem__, default=0)
     count = batch[axis] if batch else 1
@@ -104,7 +105,7 @@ def steps(shape: Shape, batch: tuple[int, ...]) -> list[Step]:
     return [Step(cut, cut, (cut,)) for cut in cuts]
 
 
-def _one(shape: Shape, at: Cut, batch: tuple[int, ...]) -> list[Step]:
+def _one(shape: Shape, at: Cut, batch: Ints) -> list[Step]:
     """Return the steps for one product of a stack, cut into panels."""
     down, across = len(batch), len(batch) + 1
     rows, columns = panels(shape)
@@ -116,7 +117,7 @@ def _one(shape: Shape, at: Cut, batch: tuple[int, ...]) -> list[Step]:
     return found
 
 
-Cuts = tuple[int, ...]
+Cuts = Ints
 """The boundaries of panels: 0, then the end of each panel."""
 
 

@@ -30,7 +30,7 @@ from gemm.core import threads
 from gemm.core.backend import Backend, Drivers, Launch
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import expanded, extent
-from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.core.problem import Device, DeviceView, DType, Ints, Operand, Problem
 
 log = logging.getLogger("gemm")
 
@@ -285,7 +285,7 @@ class OpenCLBackend(Backend):
                 known = self._foreign[key] = describe(cl_device, key, Handle(cl_device, context))
             return known
 
-    def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
+    def empty(self, shape: Ints, like: DeviceView) -> DeviceView:
         import pyopencl.array as cla
 
         with like.device.handle.reported("no memory for a result"):
@@ -297,7 +297,7 @@ class OpenCLBackend(Backend):
         assert view is not None
         return view
 
-    def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+    def shared(self, shape: Ints, dtype: DType, device: Device) -> np.ndarray | None:
         return empty(shape, dtype, device)
 
     def wraps(self, device: Device) -> int:

@@ -27,7 +27,7 @@ from gemm.backends.opencl.layout import HostMemory, Layout, fits
 from gemm.core import threads
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import aligned
-from gemm.core.problem import LINE, PAGE, WRAPPED_FROM, Device, DeviceView, Operand
+from gemm.core.problem import LINE, PAGE, WRAPPED_FROM, Device, DeviceView, DType, Ints, Operand
 
 
 class Mapped:
@@ -130,7 +130,7 @@ def _leave() -> None:
             keep(owner._mapping)
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+def empty(shape: Ints, dtype: DType, device: Device) -> np.ndarray | None:
     """Return an array in memory that `device` shares with the host.
 
     The rows are padded so that kernels can read the array in place. Returns None if the device shares no memory with
