@@ -311,8 +311,6 @@ def _length(columns: Sequence[Any]) -> int:
     return next(iter(lengths.values()))
 
 
-log = logging.getLogger("gemm")
-
 LEAST = 16
 """The minimum number of products for which gemm tries a pointer batch."""
 _SOON, _LATE = 4, 64
