@@ -5,7 +5,7 @@ A *series* is a family, or part of one, whose products grow with a single size, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,16 +110,25 @@ _QUICK_SQUARES = (32, 128, 256, 512, 1024)
 _STACK = 16
 """Products per call in the family "batched"."""
 
-_RESNET50 = (
-    ("conv1 7×7", 112, 64, 3, 7), ("conv2 1×1, first", 56, 64, 64, 1), ("conv2 3×3", 56, 64, 64, 3),
-    ("conv2 1×1, out", 56, 256, 64, 1), ("conv2 1×1, in", 56, 64, 256, 1), ("conv3 1×1, first", 56, 128, 256, 1),
-    ("conv3 3×3", 28, 128, 128, 3), ("conv3 1×1, out", 28, 512, 128, 1), ("conv3 shortcut", 28, 512, 256, 1),
-    ("conv3 1×1, in", 28, 128, 512, 1), ("conv4 1×1, first", 28, 256, 512, 1), ("conv4 3×3", 14, 256, 256, 3),
-    ("conv4 1×1, out", 14, 1024, 256, 1), ("conv4 shortcut", 14, 1024, 512, 1), ("conv4 1×1, in", 14, 256, 1024, 1),
-    ("conv5 1×1, first", 14, 512, 1024, 1), ("conv5 3×3", 7, 512, 512, 3), ("conv5 1×1, out", 7, 2048, 512, 1),
-    ("conv5 shortcut", 7, 2048, 1024, 1), ("conv5 1×1, in", 7, 512, 2048, 1), ("classifier", 1, 1000, 2048, 1),
-)  # fmt: skip
-"""(layer, side of its output in pixels, output channels, input channels, side of its filter) for a 224 × 224 image."""
+
+def _resnet50_layers() -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield (layer, side of its output in pixels, output channels, input channels, side of its filter) for an image of
+    224 × 224 pixels.
+    """
+    yield "conv1 7×7", 112, 64, 3, 7
+    before = 64
+    for stage, side, width in zip((2, 3, 4, 5), (56, 28, 14, 7), (64, 128, 256, 512), strict=True):
+        name, out = f"conv{stage}", 4 * width
+        yield f"{name} 1×1, first", min(2 * side, 56), width, before, 1
+        yield f"{name} 3×3", side, width, width, 3
+        yield f"{name} 1×1, out", side, out, width, 1
+        if stage > 2:  # in stage 2, the shortcut has the shape of "1×1, out"
+            yield f"{name} shortcut", side, out, before, 1
+        yield f"{name} 1×1, in", side, width, out, 1
+        before = out
+    yield "classifier", 1, 1000, before, 1
+
+
 _QUICK_RESNET50 = ("conv1 7×7", "conv2 3×3", "conv4 1×1, out", "classifier")
 
 _WIDTH = 1024
@@ -142,7 +151,7 @@ def _squares(quick: bool, sizes: Sequence[int] | None = None) -> Iterable[Case]:
 
 def _resnet50(quick: bool) -> Iterable[Case]:
     """Convolutions as products of image patches (im2col) and filters."""
-    for name, side, out, into, window in _RESNET50:
+    for name, side, out, into, window in _resnet50_layers():
         if not quick or name in _QUICK_RESNET50:
             yield Case("resnet50", name, Shape(side * side, out, into * window * window))
 
