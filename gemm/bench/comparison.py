@@ -14,7 +14,7 @@ from gemm.bench.contestants import PEERS, Field
 from gemm.bench.peaks import links, roofs
 from gemm.bench.products import FAMILIES, Arithmetic, Case, Shape, cases
 from gemm.bench.sweep import PACES, Sweep
-from gemm.bench.verdicts import Row
+from gemm.bench.verdicts import Document, Row
 from gemm.catalog import BACKENDS, HOST_BACKENDS
 from gemm.core.errors import BackendUnavailable
 from gemm.core.problem import Device, Problem
@@ -45,7 +45,7 @@ number of cases finished since the last call (0 or 1)."""
 class Comparison:
     """A comparison. gemm.compare describes its document."""
 
-    document: dict[str, Any]
+    document: Document
 
     @classmethod
     def load(cls, path: Path) -> Comparison:

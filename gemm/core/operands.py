@@ -81,11 +81,19 @@ def _place(x: DeviceView) -> tuple[Any, int]:
 
 def extent(view: DeviceView) -> tuple[int, int]:
     """(start of the lowest element, end of the highest element), in bytes from the start of the first element."""
-    if view.size == 0:
+    return span(view.shape, view.strides, view.dtype.itemsize)
+
+
+def span(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
+    """The extent of an array with this shape and these strides, in bytes. (0, 0) for an array without elements.
+
+    Both numbers are exact. Allocators place arrays directly next to each other: if a span were too large, neighbouring
+    arrays would seem to overlap.
+    """
+    if 0 in shape:
         return 0, 0
-    spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
-    low = sum(span for span in spans if span < 0)
-    return low, sum(span for span in spans if span > 0) + view.dtype.itemsize
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
 
 
 def identical(x: Operand, y: Operand) -> bool:

@@ -67,7 +67,10 @@ def einsum(
     target = None if out is None else _target(out, reading.shape, kind)
     work = np.dtype(np.float32) if kind.itemsize == 2 and kind.name in NARROW else kind
     terms = [view.of(array) for view, array in zip(reading.views, arrays.values(), strict=True)]
-    result = _followed(reading, terms, work, options).ordered(reading.output).astype(kind, copy=False)
+    for step in reading.path:
+        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
+        terms.append(_contracted(chosen, terms, reading.output, work, options))
+    result = terms[0].ordered(reading.output).astype(kind, copy=False)
     if target is None:
         return interop.like(result, *given)
     np.copyto(target, result)
@@ -86,14 +89,6 @@ def _target(given: Any, shape: Ints, kind: DType) -> np.ndarray:
     if not np.can_cast(kind, out.dtype, "safe"):
         raise TypeError(f"out has dtype {out.dtype}, which cannot hold the result's {kind} safely")
     return out
-
-
-def _followed(reading: Reading, terms: list[Term], work: DType, options: dict[str, Any]) -> Term:
-    """Execute all steps of the path, and return the term that remains."""
-    for step in reading.path:
-        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
-        terms.append(_contracted(chosen, terms, reading.output, work, options))
-    return terms[0]
 
 
 def _contracted(chosen: list[Term], others: list[Term], output: str, work: DType, options: dict[str, Any]) -> Term:

@@ -75,7 +75,9 @@ class Using:
         around = inside()
         if around is not None:
             only_products({**around, **self._options})
-        _install()
+        for module, kind in _CLASSES:
+            if module.__class__ is not kind:
+                module.__class__ = kind
         active.set(Frame(self._options, outer, self))
 
     def __exit__(self, *_: object) -> None:
@@ -211,10 +213,3 @@ def _patched(module: ModuleType) -> type[ModuleType]:
 
 
 _CLASSES = [(module, _patched(module)) for module in (np, np.linalg)]
-
-
-def _install() -> None:
-    """Set the classes of the modules numpy and numpy.linalg to those of _CLASSES, unless they are set already."""
-    for module, kind in _CLASSES:
-        if module.__class__ is not kind:
-            module.__class__ = kind

@@ -108,8 +108,9 @@ class Driver:
         symbol = name if name in _FUNCTIONS else f"{name}_v2"
         parameters = _FUNCTIONS[symbol]
         native = getattr(self._library, symbol, None)
-        method = _missing(name) if native is None else _method(self, name, native, parameters)
-        self.__dict__[name] = method
+        if native is None:
+            raise KernelFailed(f"this CUDA driver is too old: it has no {name}; update it")
+        method = self.__dict__[name] = _method(self, name, native, parameters)
         return method
 
     def address(self, name: str) -> int:
@@ -126,13 +127,6 @@ class Driver:
                 words.append(text.value.decode(errors="replace"))
         cause = f"{words[0]} ({words[1]})" if len(words) == 2 else "".join(words) or f"error {status}"
         return KernelFailed(f"{name}: {cause}", memory=status == OUT_OF_MEMORY, lost=status in LOST)
-
-
-def _missing(name: str) -> Callable[..., Any]:
-    def absent(*_: Any) -> Any:
-        raise KernelFailed(f"this CUDA driver is too old: it has no {name}; update it")
-
-    return absent
 
 
 def _method(driver: Driver, name: str, native: Any, parameters: str) -> Callable[..., Any]:

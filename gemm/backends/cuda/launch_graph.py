@@ -24,6 +24,7 @@ from gemm.backends.cuda.launch_plan import SCALE_AT, Layout, Recipe
 from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, C, Map, Step
 from gemm.catalog import launch_arithmetic
 from gemm.core.errors import KernelFailed
+from gemm.core.operands import span
 from gemm.core.problem import Ints
 
 _FUNCTIONS = (
@@ -230,7 +231,7 @@ class Replay:
         strides = list(layout.strides)
         if layout.bias is not None:
             strides.append(tuple(sizes[4] * step for step in layout.bias))
-        self.spans = [_span(*each) for each in zip(shapes, strides, sizes, strict=False)]
+        self.spans = [span(*each) for each in zip(shapes, strides, sizes, strict=False)]
 
     def results(self, count: int) -> Any:
         """Return new arrays for the results of `count` products."""
@@ -279,15 +280,3 @@ class Replay:
 def _itemsize(x: Any) -> int:
     """Return the element size, in bytes, of an array of any library."""
     return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
-
-
-def _span(shape: Ints, strides: Ints, size: int) -> tuple[int, int]:
-    """Return (low, high), in bytes from the address of the first element.
-
-    low: where the lowest element begins; 0 or negative. high: where the highest element ends.
-
-    Both numbers must be exact. Allocators place arrays directly next to each other. If a span were too large,
-    neighbouring arrays would seem to overlap, and the product would not be repeated.
-    """
-    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length]
-    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + size
