@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,12 +24,10 @@ from gemm.frontend.arguments import (
     Packed,
     Scalar,
     Trans,
+    Unpack,
     normalise,
 )
 from gemm.select import candidates, choice, probe, verification, worker
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @overload

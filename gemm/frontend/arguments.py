@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -38,6 +38,11 @@ from gemm.core.problem import (
 )
 from gemm.frontend import interop
 from gemm.select import candidates
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+else:
+    Unpack = Any
 
 Scalar = complex | float | int
 Trans = bool | np.bool_ | Literal["N", "T", "C", "n", "t", "c"]

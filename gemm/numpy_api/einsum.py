@@ -7,7 +7,7 @@ from __future__ import annotations
 import operator
 import string
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -15,10 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from gemm.core import numpy_original
 from gemm.core.problem import NARROW, DeviceView, DType, Ints
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import Arithmetic, Host, common_dtype
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from gemm.frontend.arguments import Arithmetic, Host, Unpack, common_dtype
 from gemm.numpy_api.tensordot import Term, check, product, summed
 
 

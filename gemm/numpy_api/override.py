@@ -8,18 +8,14 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.linalg import multi_dot
 
 from gemm.frontend import plan_cache
+from gemm.frontend.arguments import Product, Unpack
 from gemm.numpy_api.array import PRODUCTS, Array, Frame, Options, active, array, inside, only_products
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from gemm.frontend.arguments import Product
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,10 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from gemm.core.problem import DeviceView, DType, Ints
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.api import at_once as gemm
-from gemm.frontend.arguments import Arithmetic, Host, check_options, common_dtype
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from gemm.frontend.arguments import Arithmetic, Host, Unpack, check_options, common_dtype
 
 Labels = Sequence[Any]
 
