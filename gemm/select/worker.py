@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gemm.core import threads
@@ -243,9 +242,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may delay the end of a killed process
             process.wait(patience)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> subprocess.Popen[str]:

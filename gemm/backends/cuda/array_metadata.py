@@ -264,9 +264,7 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
     owner = found.owner
     if not isinstance(library(owner.__class__), _Torch | _CuPy):
         raise TypeError(f'trans="C" of a complex {type(owner).__name__} on a GPU: pass its conjugate, transposed')
-    copy = view(owner.conj(), "conj", devices)
-    assert copy is not None
-    return copy
+    return cast(DeviceView, view(owner.conj(), "conj", devices))
 
 
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:

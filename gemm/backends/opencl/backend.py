@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -293,9 +293,7 @@ class OpenCLBackend(Backend):
             array = cla.Array(queue, shape, like.dtype, allocator=like.owner.allocator)
         if like.queue is None:
             array = array.with_queue(None)
-        view = self.view(array, "out")
-        assert view is not None
-        return view
+        return cast(DeviceView, self.view(array, "out"))
 
     def shared(self, shape: Ints, dtype: DType, device: Device) -> np.ndarray | None:
         return empty(shape, dtype, device)
@@ -319,9 +317,8 @@ class OpenCLBackend(Backend):
         import pyopencl.array as cla
 
         with device.handle.reported("no memory for an operand"):
-            view = self.view(cla.to_device(device.handle.queue, np.ascontiguousarray(array)), "array")
-        assert view is not None
-        return view
+            copy = cla.to_device(device.handle.queue, np.ascontiguousarray(array))
+        return cast(DeviceView, self.view(copy, "array"))
 
     def to_host(self, view: DeviceView) -> np.ndarray:
         import pyopencl as cl

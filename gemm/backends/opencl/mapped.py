@@ -85,7 +85,8 @@ class Mapped:
                     with self.handle.reported("the driver does not give an array's memory back"):
                         self._enqueue()  # the error may come from the product: try once more
                 except KernelFailed as error:
-                    raise KernelFailed(str(error), lost=error.lost, spoilt=True) from error
+                    error.memory, error.spoilt = False, True
+                    raise
                 raise
 
     def _enqueue(self) -> None:
