@@ -105,10 +105,25 @@ class Case:
     size: int = 0
 
 
-_SQUARES = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-_QUICK_SQUARES = (32, 128, 256, 512, 1024)
 _STACK = 16
 """Products per call in the family "batched"."""
+_SERIES: tuple[tuple[str, str, str, Callable[[int], Shape], Ints, Ints], ...] = (
+    ("squares", "squares, s × s × s", "{}", lambda s: Shape(s, s, s),
+     (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048), (32, 128, 256, 512, 1024)),
+    ("skinny", "skinny, s × s × 16·s", "s × s × 16·s, s = {}", lambda s: Shape(s, s, 16 * s),
+     (64, 128, 256, 512), (64, 256)),
+    ("skinny", "skinny, 16·s × s × s", "16·s × s × s, s = {}", lambda s: Shape(16 * s, s, s),
+     (64, 128, 256, 512), (64, 256)),
+    ("skinny", "skinny, 32 × s × s", "32 × s × s, s = {}", lambda s: Shape(32, s, s),
+     (256, 512, 1024, 2048), (256, 1024)),
+    ("gemv", "gemv, s × 1 × s", "s × 1 × s, s = {}", lambda s: Shape(s, 1, s),
+     (64, 128, 256, 512, 1024, 2048, 4096), (256, 2048)),
+    ("gemv", "gemv, 1 × s × s", "1 × s × s, s = {}", lambda s: Shape(1, s, s),
+     (64, 128, 256, 512, 1024, 2048, 4096), (256, 2048)),
+    ("batched", f"batched, {_STACK} of s × s × s", f"{_STACK} of {{}}", lambda s: Shape(s, s, s, _STACK),
+     (16, 32, 64, 128, 256), (32, 128)),
+)  # fmt: skip
+"""(family, series, format of a product's name, function from a size to a product, sizes, sizes of a quick sweep)."""
 
 
 def _resnet50_layers() -> Iterator[tuple[str, int, int, int, int]]:
@@ -136,18 +151,6 @@ _TRANSFORMER = (("q, k and v", 3, 1), ("output", 1, 1), ("feed-forward up", 4, 1
 """(product, its columns and the length of its sums, in multiples of _WIDTH), as in BERT-large and GPT-2 medium."""
 _BATCHES = (1, 8, 64)
 
-_SKINNY: tuple[tuple[str, Callable[[int], tuple[int, int, int]], Sequence[int], Sequence[int]], ...] = (
-    ("s × s × 16·s", lambda s: (s, s, 16 * s), (64, 128, 256, 512), (64, 256)),
-    ("16·s × s × s", lambda s: (16 * s, s, s), (64, 128, 256, 512), (64, 256)),
-    ("32 × s × s", lambda s: (32, s, s), (256, 512, 1024, 2048), (256, 1024)),
-)
-"""(series, function from a size to (m, n, k), sizes, sizes of a quick sweep)."""
-
-
-def _squares(quick: bool, sizes: Sequence[int] | None = None) -> Iterable[Case]:
-    for n in sizes or (_QUICK_SQUARES if quick else _SQUARES):
-        yield Case("squares", str(n), Shape(n, n, n), "squares, s × s × s", n)
-
 
 def _resnet50(quick: bool) -> Iterable[Case]:
     """Convolutions as products of image patches (im2col) and filters."""
@@ -162,40 +165,28 @@ def _transformer(quick: bool) -> Iterable[Case]:
             yield Case("transformer", f"{name}, batch {batch}", Shape(batch, columns * _WIDTH, sums * _WIDTH))
 
 
-def _skinny(quick: bool) -> Iterable[Case]:
-    for series, shape, sizes, few in _SKINNY:
-        for size in few if quick else sizes:
-            yield Case("skinny", f"{series}, s = {size}", Shape(*shape(size)), f"skinny, {series}", size)
-
-
-def _gemv(quick: bool) -> Iterable[Case]:
-    for series, right in (("s × 1 × s", True), ("1 × s × s", False)):
-        for s in (256, 2048) if quick else (64, 128, 256, 512, 1024, 2048, 4096):
-            m, n = (s, 1) if right else (1, s)
-            yield Case("gemv", f"{series}, s = {s}", Shape(m, n, s), f"gemv, {series}", s)
-
-
-def _batched(quick: bool) -> Iterable[Case]:
-    for n in (32, 128) if quick else (16, 32, 64, 128, 256):
-        yield Case("batched", f"{_STACK} of {n}", Shape(n, n, n, _STACK), f"batched, {_STACK} of s × s × s", n)
-
-
-FAMILIES: dict[str, tuple[Callable[[bool], Iterable[Case]], str]] = {
-    "squares": (_squares, "square matrices"),
-    "resnet50": (_resnet50, "ResNet-50's convolutions of one 224 × 224 image as im2col: pixels × channels × patch"),
-    "transformer": (_transformer, f"a transformer's layer of width {_WIDTH}, 1, 8 and 64 tokens at once"),
-    "skinny": (_skinny, "long sums, many rows, few rows"),
-    "gemv": (_gemv, "a matrix times a vector, and a vector times a matrix"),
-    "batched": (_batched, f"stacks of {_STACK} small products in one call"),
+FAMILIES = {
+    "squares": "square matrices",
+    "resnet50": "ResNet-50's convolutions of one 224 × 224 image as im2col: pixels × channels × patch",
+    "transformer": f"a transformer's layer of width {_WIDTH}, 1, 8 and 64 tokens at once",
+    "skinny": "long sums, many rows, few rows",
+    "gemv": "a matrix times a vector, and a vector times a matrix",
+    "batched": f"stacks of {_STACK} small products in one call",
 }
-"""{name: (function from `quick` to the family's cases, description)}."""
+"""{name: description}."""
+_NETWORKS: dict[str, Callable[[bool], Iterable[Case]]] = {"resnet50": _resnet50, "transformer": _transformer}
 
 
 def cases(names: Iterable[str], *, quick: bool, sizes: Sequence[int] | None = None) -> list[Case]:
     """The products of the families `names`. `sizes` replaces the sizes of the squares. Raises ValueError."""
-    names = list(names)
-    if wrong := [name for name in names if name not in FAMILIES]:
-        raise ValueError(unknown("family", wrong[0], FAMILIES))
-    return [
-        case for name in names for case in (_squares(quick, sizes) if name == "squares" else FAMILIES[name][0](quick))
-    ]
+    found: list[Case] = []
+    for name in names:
+        if name not in FAMILIES:
+            raise ValueError(unknown("family", name, FAMILIES))
+        if name in _NETWORKS:
+            found += _NETWORKS[name](quick)
+        for family, series, title, shape, every, few in _SERIES:
+            if family == name:
+                asked = sizes if name == "squares" else None
+                found += (Case(name, title.format(s), shape(s), series, s) for s in asked or (few if quick else every))
+    return found

@@ -242,7 +242,7 @@ def _family(document: Document, name: str) -> str:
         sure = [row["gflops"] for row in rows if row and not _rough(row) and not busy(document)]
         most = max(sure, default=None)
         cells.append([_cell(product), _cell(shape), *(_rate(row, most) for row in rows)])
-    about = FAMILIES[name][1] if name in FAMILIES else ""
+    about = FAMILIES.get(name, "")
     marked = "" if busy(document) else ", the fastest contestant marked"
     return f"<p>GFLOP/s{marked}; {escape(about)}. {ROUGH_RATES}</p>" + _table(head, cells)
 
