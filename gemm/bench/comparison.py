@@ -15,10 +15,9 @@ from gemm.bench.peaks import links, roofs
 from gemm.bench.products import FAMILIES, Arithmetic, Case, Shape, cases
 from gemm.bench.sweep import PACES, Sweep
 from gemm.bench.verdicts import Document, Row
-from gemm.catalog import BACKENDS, HOST_BACKENDS
-from gemm.core.errors import BackendUnavailable
+from gemm.catalog import HOST_BACKENDS
 from gemm.core.problem import Device, Problem
-from gemm.frontend.inventory import device_facts, head
+from gemm.frontend.inventory import all_devices, device_facts, head
 from gemm.select import choice, probe
 
 SCHEMA = "gemm-compare/1"
@@ -129,18 +128,6 @@ def compare(
         "thresholds": verdicts.thresholds(rows), "choice": choices(arithmetic), "left_out": left_out,
         "quiet": watch.facts(verdicts.spreads(rows)),
     })  # fmt: skip
-
-
-def all_devices() -> tuple[list[Device], dict[str, str]]:
-    """All working devices, and {backend: why it is missing}."""
-    found: list[Device] = []
-    missing = {}
-    for name in BACKENDS:
-        try:
-            found += probe.devices(name)
-        except BackendUnavailable as error:
-            missing[name] = str(error)
-    return found, missing
 
 
 def choices(arithmetic: Arithmetic) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gemm.backends import registry
-from gemm.bench.comparison import all_devices
 from gemm.bench.contest import Pace
 from gemm.bench.peers import Absent
 from gemm.bench.peers.host import set_numpy_threads
@@ -23,6 +22,7 @@ from gemm.core import operands, threads
 from gemm.core.engine import engine
 from gemm.core.errors import BackendUnavailable, unknown
 from gemm.core.problem import PRECISIONS, Device
+from gemm.frontend.inventory import all_devices
 from gemm.select import candidates
 from gemm.select.worker import timeout
 
