@@ -45,7 +45,7 @@ def named(name: str, argument: str) -> DType:
     return extra(name, argument) if name in EXTRA else np.dtype(name)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def name_of(dtype: DType) -> str:
     """`dtype.name`, cached because NumPy builds the string at each access."""
     return str(dtype.name)

@@ -288,7 +288,7 @@ def place_of(x: Operand | None) -> str:
     return next((str(step) for step in (PAGE, LINE) if address % step == 0), "")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def octave(size: int) -> int:
     """The rounded logarithm to base 2 of a size."""
     return round(math.log2(max(1, size)))

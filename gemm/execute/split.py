@@ -51,7 +51,7 @@ Bounds = Ints
 """Boundaries of the parts of an axis, starting with 0. Two equal neighbours enclose an empty part."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def choose(problem: Problem, backend: str, kernel: str | None, holder: Device | None, generation: int) -> Plan:
     """A Split; or the plan of one device, with a `reason` that says why the product is not split.
 

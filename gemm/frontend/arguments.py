@@ -402,7 +402,7 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     return kind
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _common(given: tuple[tuple[str, DType, int], ...], asked: DType | None, _: int | None) -> DType:
     """`common_dtype` of operands with these names, dtypes and type numbers.
 
@@ -432,7 +432,7 @@ def _common(given: tuple[tuple[str, DType, int], ...], asked: DType | None, _: i
     return kind
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _inputs(a: DType, b: DType, kind: DType, backend: str | None) -> tuple[str, ...]:
     """The names of the types of a and b if a kernel reads these types directly and they are narrower than `kind`; else
     ().

@@ -129,7 +129,7 @@ def _is_number(x: Any) -> bool:
     return x.__class__ is float or isinstance(x, numbers.Number)  # float: the check by `numbers` takes 0.3 µs
 
 
-@lru_cache(maxsize=256, typed=True)
+@lru_cache(256, typed=True)
 def _rounded(alpha: Any, beta: Any, dtype: Any) -> tuple[Any, Any] | None:
     """alpha and beta rounded to `dtype`. None: a value other than 0 became 0.
 

@@ -90,7 +90,7 @@ def _standing_in(
     return next((each for each in unproven if verification.verified(each.kernel, each.device)), found), False
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _choose(request: Request, patient: bool, generation: int) -> Plan:
     problem, backend, kernel, holder, without = request
     queue, standing_in = _considered(request), False

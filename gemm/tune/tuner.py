@@ -321,7 +321,7 @@ def _neighbours(row: Kernel, point: Point) -> list[Point]:
     return found
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def _product(backend: Backend, row: Kernel, device: Device, problem: Problem) -> tuple[Product, list[Operand]]:
     """Return the operands for the check of `problem` and those for its timing.
 

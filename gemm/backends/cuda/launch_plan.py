@@ -127,7 +127,7 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
     return abs(row) < abs(column)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 

@@ -122,7 +122,7 @@ Cuts = Ints
 """The boundaries of panels: 0, then the end of each panel."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def panels(shape: Shape) -> tuple[Cuts, Cuts]:
     """Return (cuts of the rows, cuts of the columns), two tuples of equal length.
 

@@ -73,7 +73,7 @@ def block(array: np.ndarray, *, padded: bool = True) -> Block:
     return _block(array.shape, array.strides, array.dtype.itemsize, padded)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _block(sizes: Ints, along: Ints, itemsize: int, padded: bool) -> Block:
     """Return the Block of an array with the shape `sizes` and the strides `along`."""
     steps = [abs(step) if n > 1 else 0 for step, n in zip(along, sizes, strict=True)]

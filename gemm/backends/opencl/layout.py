@@ -141,7 +141,7 @@ class Tile:
             yield slice(z, min(z + self.batch, batch)), slice(i, min(i + self.m, m)), slice(j, min(j + self.n, n))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def tile(
     whole: tuple[int, int, int], slabs: tuple[tuple[Layout, str, str], ...], itemsize: int, image: tuple[int, int],
     nbytes: int,

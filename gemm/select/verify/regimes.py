@@ -97,7 +97,7 @@ def regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     return dict(_regimes(kernel, device))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
