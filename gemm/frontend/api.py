@@ -253,10 +253,7 @@ def plan(
     """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
     if refuse := interop.maker("plan", a.__class__, b.__class__):
         refuse()
-    options = Options(
-        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b),
-        type(reproducible),
-    )  # fmt: skip
+    options = Options(trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation)
     call = normalise(Given(a, b, c, out, bias, alpha, beta), options)
     if not call.out.size:
         raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")
