@@ -147,9 +147,8 @@ def versions() -> dict[str, str]:
     for name in _RELATED:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    if blas.get("name"):
-        found["numpy's BLAS"] = f"{blas['name']} {blas.get('version', '')}".strip()
+    if blas := registry.backend("numpy").devices()[0].driver:
+        found["numpy's BLAS"] = blas
     return found
 
 
