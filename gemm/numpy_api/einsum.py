@@ -41,8 +41,7 @@ def einsum(
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
             result. Operands are arrays in host memory.
-        out: array that receives the result; it has exactly the result's shape. Default: a new array. For a single
-            operand without a sum, the result is a view of the operand.
+        out: an array of exactly the result's shape. Default: a new array, or a view of a single operand without sums.
         optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. True: "greedy". False: a single step.
         dtype: the dtype of every step and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
             dtypes. For float16 and bfloat16, the steps are computed in float32, and the result is rounded once.
@@ -52,8 +51,7 @@ def einsum(
         `out`, or an array whose axes may have any order in memory; a scalar if it has no axes.
 
     Raises:
-        ValueError: the subscripts are wrong, or do not fit the operands.
-        TypeError: an argument is wrong.
+        ValueError, TypeError: the subscripts or an argument are wrong, or do not fit the operands.
     """
     check(options)
     plan_cache.settle()
@@ -65,8 +63,7 @@ def einsum(
     work = np.dtype(np.float32) if kind.itemsize == 2 and kind.name in NARROW else kind
     terms = [view.of(array) for view, array in zip(reading.views, arrays.values(), strict=True)]
     for step in reading.path:
-        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
-        terms.append(_contracted(chosen, terms, reading.output, work, options))
+        terms.append(_contracted(step, terms, reading.output, work, options))
     result = terms[0].ordered(reading.output).astype(kind, copy=False)
     if target is None:
         return interop.like(result, *given)
@@ -88,11 +85,12 @@ def _target(given: Any, shape: Ints, kind: DType) -> np.ndarray:
     return out
 
 
-def _contracted(chosen: list[Term], others: list[Term], output: str, work: DType, options: dict[str, Any]) -> Term:
-    """One step of a path: multiply the terms `chosen`, and sum over the labels that are in neither `others` nor
-    `output`.
+def _contracted(step: Ints, terms: list[Term], output: str, work: DType, options: dict[str, Any]) -> Term:
+    """One step of a path: take the terms at the positions `step` out of `terms`, multiply them, and sum over the labels
+    that are in neither the other terms nor `output`.
     """
-    kept = [*output, *(label for term in others for label in term.labels)]
+    chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
+    kept = [*output, *(label for term in terms for label in term.labels)]
     if len(chosen) > 2 and not options.get("reproducible"):
         labels = tuple(label for label in dict.fromkeys(kept) if any(label in term.labels for term in chosen))
         subscripts = f"{','.join(''.join(term.labels) for term in chosen)}->{''.join(labels)}"
