@@ -15,7 +15,7 @@ from gemm.core.backend import Backend, Kept, Launch
 from gemm.core.engine import REMEDY, cpu_name, engine, features
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned, same_stack
-from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.core.problem import Device, DeviceView, Ints, Operand, Problem
 
 
 def _features() -> frozenset[str]:
@@ -201,9 +201,7 @@ class CpuLaunch:
             self._plans[layout] = ready
         return ready
 
-    def _plan(
-        self, stack: tuple[int, ...], strides: tuple[tuple[int, ...], ...], sizes: tuple[int, ...], prepared: bool
-    ) -> tuple[Any, Any] | None:
+    def _plan(self, stack: Ints, strides: tuple[Ints, ...], sizes: Ints, prepared: bool) -> tuple[Any, Any] | None:
         """Return (gemm_plan, the memory that the plan points to); None if a stride is no multiple of its element size.
 
         Args:

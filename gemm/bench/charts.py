@@ -1,7 +1,6 @@
 """The charts of a comparison, as image files and as SVG elements for a page. Needs matplotlib.
 
-There is one function for each chart. It takes the document and returns a matplotlib Figure, or None without data. A
-narrow figure is for phones: its panels are one below the other.
+There is one function for each chart. It takes a Sheet and returns a matplotlib Figure, or None without data.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.bench.verdicts import Row, find, offloaded
+from gemm.bench.verdicts import Document, Row, find, offloaded
 from gemm.core.operands import named
 
 INK = "#010203"
@@ -27,12 +26,42 @@ _STYLE = {
 }  # fmt: skip
 
 
-def charts(document: dict[str, Any], narrow: bool = False) -> dict[str, tuple[str, str, Any]]:
+class Sheet(NamedTuple):
+    """A comparison to draw. A narrow sheet is for phones: its panels are one below the other."""
+
+    document: Document
+    narrow: bool
+
+    def rows(self, **wanted: Any) -> list[Row]:
+        """The timed rows with these values."""
+        return find(self.document["results"], **wanted)
+
+    @property
+    def colours(self) -> dict[str, str]:
+        """A fixed colour for each contestant, the same in all charts."""
+        return {name: f"C{at}" for at, name in enumerate(self.document["contestants"])}
+
+    def panels(self, count: int, width: float, height: float, columns: int = 2) -> tuple[Any, list[Any]]:
+        """A figure of `count` panels, each of this width and height in inches, or as narrow as a phone."""
+        from matplotlib.figure import Figure
+
+        if self.narrow:
+            width, columns = 3.9, 1
+        columns = min(columns, count)
+        lines = -(-count // columns)
+        figure = Figure(figsize=(width * columns, height * lines), layout="constrained")
+        panels = list(figure.subplots(lines, columns, squeeze=False).flat)
+        for spare in panels[count:]:
+            spare.set_visible(False)
+        return figure, panels[:count]
+
+
+def charts(document: Document, narrow: bool = False) -> dict[str, tuple[str, str, Any]]:
     """{name: (title, caption, matplotlib Figure)}. Charts without data are absent."""
     import matplotlib as mpl
 
     with mpl.rc_context(_STYLE):
-        drawn = {make.__name__: (title, caption, make(document, narrow)) for title, caption, make in _CHARTS}
+        drawn = {make.__name__: (title, caption, make(Sheet(document, narrow))) for title, caption, make in _CHARTS}
     return {name: chart for name, chart in drawn.items() if chart[2] is not None}
 
 
@@ -50,7 +79,7 @@ def svg(name: str, figure: Any) -> str:
     return f"<svg{attributes}>{content.strip()}".replace(INK, "currentColor")
 
 
-def save(document: dict[str, Any], folder: Path) -> list[Path]:
+def save(document: Document, folder: Path) -> list[Path]:
     """Write each chart as SVG and as PNG into `folder`, on a white background. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -61,28 +90,28 @@ def save(document: dict[str, Any], folder: Path) -> list[Path]:
     return written
 
 
-def crossover(document: dict[str, Any], narrow: bool = False) -> Any:
+def crossover(sheet: Sheet) -> Any:
     """Rate against size for the first series of products: square products, unless the user chose other series."""
-    return _series(document, slice(0, 1), 9.0, narrow)
+    return _series(sheet, slice(0, 1), 9.0)
 
 
-def series(document: dict[str, Any], narrow: bool = False) -> Any:
+def series(sheet: Sheet) -> Any:
     """Rate against size for all series except the first."""
-    return _series(document, slice(1, None), 5.0, narrow)
+    return _series(sheet, slice(1, None), 5.0)
 
 
-def _series(document: dict[str, Any], some: slice, width: float, narrow: bool) -> Any:
+def _series(sheet: Sheet, some: slice, width: float) -> Any:
     """Rate against size, with a panel for each series in `some`. Labels at the ends of the curves replace a legend,
     except in a narrow figure, where they would leave no room for the curves.
     """
-    names = [name for name in _by(find(document["results"]), "series") if name][some]
+    names = [name for name in _by(sheet.rows(), "series") if name][some]
     if not names:
         return None
-    colours = _colours(document)
-    figure, panels = _panels(len(names), width, 4.6, narrow=narrow)
+    colours = sheet.colours
+    figure, panels = sheet.panels(len(names), width, 4.6)
     curves: dict[str, Any] = {}
     for axes, name in zip(panels, names, strict=True):
-        rows, ends = find(document["results"], series=name), []
+        rows, ends = sheet.rows(series=name), []
         for contestant, own in _by(rows, "contestant").items():
             for mode, style in (("host", "-"), ("resident", "--")):
                 points = sorted((row["size"], row["gflops"]) for row in find(own, mode=mode))
@@ -95,9 +124,9 @@ def _series(document: dict[str, Any], some: slice, width: float, narrow: bool) -
                     ends.append((*points[-1], label, colours[contestant]))
         axes.set(title=name, xlabel="s", ylabel="GFLOP/s", yscale="log")
         _sizes(axes, rows)
-        if not narrow:
+        if not sheet.narrow:
             _label(axes, ends)
-    if narrow:
+    if sheet.narrow:
         figure.legend(handles=list(curves.values()), loc="outside lower center", ncols=2)
     return figure
 
@@ -115,32 +144,33 @@ def _label(axes: Any, ends: Iterable[tuple[float, float, str, str]]) -> None:
         axes.annotate(name, (x, y), (1.05, above), textcoords=("axes fraction", "data"), va="center", arrowprops=leader)
 
 
-def peak(document: dict[str, Any], narrow: bool = False) -> Any:
-    rows = [row for row in _best(find(document["results"], family="squares")) if row["percent_of_peak"]]
+def peak(sheet: Sheet) -> Any:
+    rows = [row for row in _best(sheet.rows(family="squares")) if row["percent_of_peak"]]
     if not rows:
         return None
-    figure, (axes,) = _panels(1, 9.0, 3.4, narrow=narrow)
+    figure, (axes,) = sheet.panels(1, 9.0, 3.4)
     for name, own in _by(rows, "contestant").items():
         points = sorted((row["size"], row["percent_of_peak"]) for row in own)
-        axes.plot(*zip(*points, strict=True), marker="o", color=_colours(document)[name], label=name)
+        axes.plot(*zip(*points, strict=True), marker="o", color=sheet.colours[name], label=name)
     axes.set(xlabel="s, of s × s × s", ylabel="% of peak", ylim=(0, None))
     _sizes(axes, rows)
     axes.legend()
     return figure
 
 
-def roofline(document: dict[str, Any], narrow: bool = False) -> Any:
+def roofline(sheet: Sheet) -> Any:
     from matplotlib.ticker import NullFormatter
 
-    colours, dtype = _colours(document), document["dtype"]
+    document, colours = sheet.document, sheet.colours
+    dtype = document["dtype"]
     inputs = document.get("inputs") or [dtype, dtype]  # files of earlier versions only have the type
     sizes = [named(name, "dtype").itemsize for name in (*inputs, dtype)]
     # NumPy runs on the same cores as the cpu backend.
-    rows = [row | {"device": "cpu:0"} if row["backend"] == "numpy" else row for row in _best(document["results"])]
+    rows = [row | {"device": "cpu:0"} if row["backend"] == "numpy" else row for row in _best(sheet.rows())]
     on = {key: own for key, own in _by(rows, "device").items() if key in document["roofs"]}
     if not on:
         return None
-    figure, panels = _panels(len(on), 5.0, 3.4, narrow=narrow)
+    figure, panels = sheet.panels(len(on), 5.0, 3.4)
     for axes, (key, own) in zip(panels, on.items(), strict=True):
         roof = document["roofs"][key]
         reach = [_intensity(row, sizes) for row in own]
@@ -161,35 +191,34 @@ def roofline(document: dict[str, Any], narrow: bool = False) -> Any:
     return figure
 
 
-def layers(document: dict[str, Any], narrow: bool = False) -> Any:
-    colours = _colours(document)
-    families = _by([row for row in find(document["results"], mode="host") if not row["series"]], "family")
+def layers(sheet: Sheet) -> Any:
+    families = _by([row for row in sheet.rows(mode="host") if not row["series"]], "family")
     if not families:
         return None
     most = max(len(_by(rows, "name")) for rows in families.values())
-    figure, panels = _panels(len(families), 5.0, 1.4 + 0.24 * most, narrow=narrow)
+    figure, panels = sheet.panels(len(families), 5.0, 1.4 + 0.24 * most)
     for axes, (family, rows) in zip(panels, families.items(), strict=True):
         heights = {name: -at for at, name in enumerate(_by(rows, "name"))}
         for name, own in _by(rows, "contestant").items():
             points = [row["gflops"] for row in own], [heights[row["name"]] for row in own]
-            axes.plot(*points, "o", color=colours[name], label=name)
+            axes.plot(*points, "o", color=sheet.colours[name], label=name)
         axes.set_yticks(list(heights.values()), list(heights))
         axes.set(title=family, xlabel="GFLOP/s", xscale="log", ylim=(0.6 - len(heights), 0.4))
     entries = {name: dot for axes in panels for dot, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    columns = 2 if narrow else len(entries)
+    columns = 2 if sheet.narrow else len(entries)
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
     return figure
 
 
-def choice(document: dict[str, Any], narrow: bool = False) -> Any:
+def choice(sheet: Sheet) -> Any:
     from matplotlib.colors import ListedColormap, to_rgb
     from matplotlib.patches import Patch
 
-    grid, colours = document["choice"], _colours(document)
+    grid, colours = sheet.document["choice"], sheet.colours
     keys, chosen = np.unique(grid["chosen"], return_inverse=True)
     # The colours are mixed with white to keep the numbers on them readable.
     shades = [tuple(0.5 + 0.5 * part for part in to_rgb(colours.get(key, "0.5"))) for key in keys]
-    figure, panels = _panels(len(grid["k"]), 3.9, 4.1, columns=3, narrow=narrow)
+    figure, panels = sheet.panels(len(grid["k"]), 3.9, 4.1, columns=3)
     ticks = [at + 0.5 for at in range(len(grid["sizes"]))]
     for axes, k, plane, lead in zip(panels, grid["k"], chosen.reshape(np.shape(grid["chosen"])), grid["lead"],
                                     strict=True):  # fmt: skip
@@ -224,11 +253,6 @@ _CHARTS = (
 """(title, caption, function) of each chart. The function's name is the name of the chart."""
 
 
-def _colours(document: dict[str, Any]) -> dict[str, str]:
-    """A fixed colour for each contestant, the same in all charts."""
-    return {name: f"C{at}" for at, name in enumerate(document["contestants"])}
-
-
 def _by(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
     """The rows by their values in a column."""
     found: dict[str, list[Row]] = {}
@@ -237,9 +261,8 @@ def _by(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
     return found
 
 
-def _best(rows: Iterable[Row]) -> list[Row]:
+def _best(rows: list[Row]) -> list[Row]:
     """For contestants on devices with their own memory, the rows on resident operands; for others, the host rows."""
-    rows = find(rows)
     with_memory = offloaded(rows)
     return [row for row in rows if row["mode"] == ("resident" if row["contestant"] in with_memory else "host")]
 
@@ -249,21 +272,6 @@ def _intensity(row: Row, sizes: Sequence[int]) -> float:
     m, n, k = row["m"], row["n"], row["k"]
     moved = sum(count * size for count, size in zip((m * k, k * n, m * n), sizes, strict=True))
     return float(2 * m * n * k / moved)
-
-
-def _panels(count: int, width: float, height: float, columns: int = 2, narrow: bool = False) -> tuple[Any, list[Any]]:
-    """A figure of `count` panels, each of this width and height in inches, or as narrow as a phone."""
-    from matplotlib.figure import Figure
-
-    if narrow:
-        width, columns = 3.9, 1
-    columns = min(columns, count)
-    lines = -(-count // columns)
-    figure = Figure(figsize=(width * columns, height * lines), layout="constrained")
-    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for spare in panels[count:]:
-        spare.set_visible(False)
-    return figure, panels[:count]
 
 
 def _sizes(axes: Any, rows: Iterable[Row]) -> None:

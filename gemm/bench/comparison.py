@@ -14,11 +14,10 @@ from gemm.bench.contestants import PEERS, Field
 from gemm.bench.peaks import links, roofs
 from gemm.bench.products import FAMILIES, Arithmetic, Case, Shape, cases
 from gemm.bench.sweep import PACES, Sweep
-from gemm.bench.verdicts import Row
-from gemm.catalog import BACKENDS, HOST_BACKENDS
-from gemm.core.errors import BackendUnavailable
+from gemm.bench.verdicts import Document, Row
+from gemm.catalog import HOST_BACKENDS
 from gemm.core.problem import Device, Problem
-from gemm.frontend.inventory import device_facts, head
+from gemm.frontend.inventory import all_devices, device_facts, head
 from gemm.select import choice, probe
 
 SCHEMA = "gemm-compare/1"
@@ -45,7 +44,7 @@ number of cases finished since the last call (0 or 1)."""
 class Comparison:
     """A comparison. gemm.compare describes its document."""
 
-    document: dict[str, Any]
+    document: Document
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
@@ -129,18 +128,6 @@ def compare(
         "thresholds": verdicts.thresholds(rows), "choice": choices(arithmetic), "left_out": left_out,
         "quiet": watch.facts(verdicts.spreads(rows)),
     })  # fmt: skip
-
-
-def all_devices() -> tuple[list[Device], dict[str, str]]:
-    """All working devices, and {backend: why it is missing}."""
-    found: list[Device] = []
-    missing = {}
-    for name in BACKENDS:
-        try:
-            found += probe.devices(name)
-        except BackendUnavailable as error:
-            missing[name] = str(error)
-    return found, missing
 
 
 def choices(arithmetic: Arithmetic) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A *series* is a family, or part of one, whose products grow with a single size, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from gemm.core import operands
 from gemm.core.errors import unknown
-from gemm.core.problem import Precision
+from gemm.core.problem import Ints, Precision
 from gemm.select.verify.single import poisoned, random_matrix
 
 
@@ -37,7 +37,7 @@ class Shape:
         return f"{batch}{self.m} × {self.n} × {self.k}{'' if self.trans == 'NN' else ' ' + self.trans}"
 
     @property
-    def lead(self) -> tuple[int, ...]:
+    def lead(self) -> Ints:
         """The shape of the stack: the axes of the operands and of the result before the two axes of a matrix."""
         return (self.batch,) if self.batch > 1 else ()
 
@@ -105,21 +105,45 @@ class Case:
     size: int = 0
 
 
-_SQUARES = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-_QUICK_SQUARES = (32, 128, 256, 512, 1024)
 _STACK = 16
 """Products per call in the family "batched"."""
-
-_RESNET50 = (
-    ("conv1 7×7", 112, 64, 3, 7), ("conv2 1×1, first", 56, 64, 64, 1), ("conv2 3×3", 56, 64, 64, 3),
-    ("conv2 1×1, out", 56, 256, 64, 1), ("conv2 1×1, in", 56, 64, 256, 1), ("conv3 1×1, first", 56, 128, 256, 1),
-    ("conv3 3×3", 28, 128, 128, 3), ("conv3 1×1, out", 28, 512, 128, 1), ("conv3 shortcut", 28, 512, 256, 1),
-    ("conv3 1×1, in", 28, 128, 512, 1), ("conv4 1×1, first", 28, 256, 512, 1), ("conv4 3×3", 14, 256, 256, 3),
-    ("conv4 1×1, out", 14, 1024, 256, 1), ("conv4 shortcut", 14, 1024, 512, 1), ("conv4 1×1, in", 14, 256, 1024, 1),
-    ("conv5 1×1, first", 14, 512, 1024, 1), ("conv5 3×3", 7, 512, 512, 3), ("conv5 1×1, out", 7, 2048, 512, 1),
-    ("conv5 shortcut", 7, 2048, 1024, 1), ("conv5 1×1, in", 7, 512, 2048, 1), ("classifier", 1, 1000, 2048, 1),
+_SERIES: tuple[tuple[str, str, str, Callable[[int], Shape], Ints, Ints], ...] = (
+    ("squares", "squares, s × s × s", "{}", lambda s: Shape(s, s, s),
+     (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048), (32, 128, 256, 512, 1024)),
+    ("skinny", "skinny, s × s × 16·s", "s × s × 16·s, s = {}", lambda s: Shape(s, s, 16 * s),
+     (64, 128, 256, 512), (64, 256)),
+    ("skinny", "skinny, 16·s × s × s", "16·s × s × s, s = {}", lambda s: Shape(16 * s, s, s),
+     (64, 128, 256, 512), (64, 256)),
+    ("skinny", "skinny, 32 × s × s", "32 × s × s, s = {}", lambda s: Shape(32, s, s),
+     (256, 512, 1024, 2048), (256, 1024)),
+    ("gemv", "gemv, s × 1 × s", "s × 1 × s, s = {}", lambda s: Shape(s, 1, s),
+     (64, 128, 256, 512, 1024, 2048, 4096), (256, 2048)),
+    ("gemv", "gemv, 1 × s × s", "1 × s × s, s = {}", lambda s: Shape(1, s, s),
+     (64, 128, 256, 512, 1024, 2048, 4096), (256, 2048)),
+    ("batched", f"batched, {_STACK} of s × s × s", f"{_STACK} of {{}}", lambda s: Shape(s, s, s, _STACK),
+     (16, 32, 64, 128, 256), (32, 128)),
 )  # fmt: skip
-"""(layer, side of its output in pixels, output channels, input channels, side of its filter) for a 224 × 224 image."""
+"""(family, series, format of a product's name, function from a size to a product, sizes, sizes of a quick sweep)."""
+
+
+def _resnet50_layers() -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield (layer, side of its output in pixels, output channels, input channels, side of its filter) for an image of
+    224 × 224 pixels.
+    """
+    yield "conv1 7×7", 112, 64, 3, 7
+    before = 64
+    for stage, side, width in zip((2, 3, 4, 5), (56, 28, 14, 7), (64, 128, 256, 512), strict=True):
+        name, out = f"conv{stage}", 4 * width
+        yield f"{name} 1×1, first", min(2 * side, 56), width, before, 1
+        yield f"{name} 3×3", side, width, width, 3
+        yield f"{name} 1×1, out", side, out, width, 1
+        if stage > 2:  # in stage 2, the shortcut has the shape of "1×1, out"
+            yield f"{name} shortcut", side, out, before, 1
+        yield f"{name} 1×1, in", side, width, out, 1
+        before = out
+    yield "classifier", 1, 1000, before, 1
+
+
 _QUICK_RESNET50 = ("conv1 7×7", "conv2 3×3", "conv4 1×1, out", "classifier")
 
 _WIDTH = 1024
@@ -127,22 +151,10 @@ _TRANSFORMER = (("q, k and v", 3, 1), ("output", 1, 1), ("feed-forward up", 4, 1
 """(product, its columns and the length of its sums, in multiples of _WIDTH), as in BERT-large and GPT-2 medium."""
 _BATCHES = (1, 8, 64)
 
-_SKINNY: tuple[tuple[str, Callable[[int], tuple[int, int, int]], Sequence[int], Sequence[int]], ...] = (
-    ("s × s × 16·s", lambda s: (s, s, 16 * s), (64, 128, 256, 512), (64, 256)),
-    ("16·s × s × s", lambda s: (16 * s, s, s), (64, 128, 256, 512), (64, 256)),
-    ("32 × s × s", lambda s: (32, s, s), (256, 512, 1024, 2048), (256, 1024)),
-)
-"""(series, function from a size to (m, n, k), sizes, sizes of a quick sweep)."""
-
-
-def _squares(quick: bool, sizes: Sequence[int] | None = None) -> Iterable[Case]:
-    for n in sizes or (_QUICK_SQUARES if quick else _SQUARES):
-        yield Case("squares", str(n), Shape(n, n, n), "squares, s × s × s", n)
-
 
 def _resnet50(quick: bool) -> Iterable[Case]:
     """Convolutions as products of image patches (im2col) and filters."""
-    for name, side, out, into, window in _RESNET50:
+    for name, side, out, into, window in _resnet50_layers():
         if not quick or name in _QUICK_RESNET50:
             yield Case("resnet50", name, Shape(side * side, out, into * window * window))
 
@@ -153,40 +165,28 @@ def _transformer(quick: bool) -> Iterable[Case]:
             yield Case("transformer", f"{name}, batch {batch}", Shape(batch, columns * _WIDTH, sums * _WIDTH))
 
 
-def _skinny(quick: bool) -> Iterable[Case]:
-    for series, shape, sizes, few in _SKINNY:
-        for size in few if quick else sizes:
-            yield Case("skinny", f"{series}, s = {size}", Shape(*shape(size)), f"skinny, {series}", size)
-
-
-def _gemv(quick: bool) -> Iterable[Case]:
-    for series, right in (("s × 1 × s", True), ("1 × s × s", False)):
-        for s in (256, 2048) if quick else (64, 128, 256, 512, 1024, 2048, 4096):
-            m, n = (s, 1) if right else (1, s)
-            yield Case("gemv", f"{series}, s = {s}", Shape(m, n, s), f"gemv, {series}", s)
-
-
-def _batched(quick: bool) -> Iterable[Case]:
-    for n in (32, 128) if quick else (16, 32, 64, 128, 256):
-        yield Case("batched", f"{_STACK} of {n}", Shape(n, n, n, _STACK), f"batched, {_STACK} of s × s × s", n)
-
-
-FAMILIES: dict[str, tuple[Callable[[bool], Iterable[Case]], str]] = {
-    "squares": (_squares, "square matrices"),
-    "resnet50": (_resnet50, "ResNet-50's convolutions of one 224 × 224 image as im2col: pixels × channels × patch"),
-    "transformer": (_transformer, f"a transformer's layer of width {_WIDTH}, 1, 8 and 64 tokens at once"),
-    "skinny": (_skinny, "long sums, many rows, few rows"),
-    "gemv": (_gemv, "a matrix times a vector, and a vector times a matrix"),
-    "batched": (_batched, f"stacks of {_STACK} small products in one call"),
+FAMILIES = {
+    "squares": "square matrices",
+    "resnet50": "ResNet-50's convolutions of one 224 × 224 image as im2col: pixels × channels × patch",
+    "transformer": f"a transformer's layer of width {_WIDTH}, 1, 8 and 64 tokens at once",
+    "skinny": "long sums, many rows, few rows",
+    "gemv": "a matrix times a vector, and a vector times a matrix",
+    "batched": f"stacks of {_STACK} small products in one call",
 }
-"""{name: (function from `quick` to the family's cases, description)}."""
+"""{name: description}."""
+_NETWORKS: dict[str, Callable[[bool], Iterable[Case]]] = {"resnet50": _resnet50, "transformer": _transformer}
 
 
 def cases(names: Iterable[str], *, quick: bool, sizes: Sequence[int] | None = None) -> list[Case]:
     """The products of the families `names`. `sizes` replaces the sizes of the squares. Raises ValueError."""
-    names = list(names)
-    if wrong := [name for name in names if name not in FAMILIES]:
-        raise ValueError(unknown("family", wrong[0], FAMILIES))
-    return [
-        case for name in names for case in (_squares(quick, sizes) if name == "squares" else FAMILIES[name][0](quick))
-    ]
+    found: list[Case] = []
+    for name in names:
+        if name not in FAMILIES:
+            raise ValueError(unknown("family", name, FAMILIES))
+        if name in _NETWORKS:
+            found += _NETWORKS[name](quick)
+        for family, series, title, shape, every, few in _SERIES:
+            if family == name:
+                asked = sizes if name == "squares" else None
+                found += (Case(name, title.format(s), shape(s), series, s) for s in asked or (few if quick else every))
+    return found

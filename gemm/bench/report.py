@@ -18,7 +18,7 @@ from gemm.bench.contest import SPREADS
 from gemm.bench.peaks import LINKS
 from gemm.bench.products import FAMILIES, FLOAT32, Arithmetic, Shape
 from gemm.bench.sweep import REPEATS
-from gemm.bench.verdicts import Row, find, offloaded
+from gemm.bench.verdicts import Document, Row, find, offloaded
 from gemm.core import text
 
 THRESHOLDS = (
@@ -45,19 +45,19 @@ def links(links: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[lis
     return ["device", *ways, "launch and wait"], lines
 
 
-def arithmetic(document: dict[str, Any]) -> Arithmetic:
+def arithmetic(document: Document) -> Arithmetic:
     """How the products of a comparison were computed. Files of earlier versions only have the type."""
     usual = asdict(FLOAT32)
     known = {name: document.get(name, usual[name]) for name in usual}
     return Arithmetic(**known | {"inputs": tuple(known["inputs"])})
 
 
-def busy(document: dict[str, Any]) -> list[str]:
+def busy(document: Document) -> list[str]:
     """Why the machine was too busy for a statement about which contestant is faster; [] if it was not."""
     return [each for each in document["quiet"]["warnings"] if not each.startswith(SPREADS)]
 
 
-def headline(document: dict[str, Any]) -> str:
+def headline(document: Document) -> str:
     """The advice of the comparison in a sentence or two: from which size of squares which device is worth it.
 
     A wide spread does not prevent the advice: at each size of a threshold, most rounds agree which device is faster.
@@ -83,12 +83,12 @@ def headline(document: dict[str, Any]) -> str:
     return " ".join(sentences) or NO_DEVICE
 
 
-def no_thresholds(document: dict[str, Any]) -> str:
+def no_thresholds(document: Document) -> str:
     """Why the table of thresholds is empty."""
     return NONE_AHEAD if document["thresholds"] else NO_DEVICE
 
 
-def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def thresholds(document: Document) -> tuple[list[str], list[list[str]]]:
     """Head and lines of the table of thresholds: series, contestant, and a column for each mode. Devices that are
     never ahead in a series have no line.
     """
@@ -102,7 +102,7 @@ def thresholds(document: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["series", "device", *(_WAYS[way] for way in ways)], lines
 
 
-def family(document: dict[str, Any], name: str) -> tuple[list[str], list[tuple[str, str, list[Row | None]]]]:
+def family(document: Document, name: str) -> tuple[list[str], list[tuple[str, str, list[Row | None]]]]:
     """Head and lines of a family's table: name, shape, and the result of each contestant and mode, or None."""
     rows = find(document["results"], family=name)
     columns: list[tuple[str, str, int]] = []
@@ -128,7 +128,7 @@ def _rough(row: Row) -> bool:
     return (row["spread"] or 0) > ROUGH
 
 
-def failures(document: dict[str, Any]) -> list[str]:
+def failures(document: Document) -> list[str]:
     """One line for each contestant that failed or computed a wrong result, without duplicates."""
     return list(dict.fromkeys(
         f"{r['name']} ({r['family']}), {r['contestant']}: {r['error'] or 'its result is wrong'}"
@@ -136,7 +136,7 @@ def failures(document: dict[str, Any]) -> list[str]:
     ))  # fmt: skip
 
 
-def notes(document: dict[str, Any]) -> list[str]:
+def notes(document: Document) -> list[str]:
     """Warnings that a reader needs before reading the figures."""
     found = []
     if not any(device["kind"] == "gpu" for device in document["devices"]):
@@ -154,7 +154,7 @@ def notes(document: dict[str, Any]) -> list[str]:
     return found
 
 
-def page(document: dict[str, Any]) -> str:
+def page(document: Document) -> str:
     """The report as a complete HTML page."""
     gpus = dict.fromkeys(device["name"] for device in document["devices"] if device["kind"] == "gpu")
     title = f"gemm: {' and '.join([document['machine']['cpu'], *gpus])}, {document['date'][:10]}"
@@ -163,7 +163,7 @@ def page(document: dict[str, Any]) -> str:
     )
 
 
-def body(document: dict[str, Any]) -> str:
+def body(document: Document) -> str:
     """The report as an HTML element for a notebook."""
     return f"<style>{_file('page.css')}</style>{_sections(document)}"
 
@@ -172,7 +172,7 @@ def _file(name: str) -> str:
     return resources.files("gemm.bench").joinpath(name).read_text(encoding="utf-8")
 
 
-def _sections(document: dict[str, Any]) -> str:
+def _sections(document: Document) -> str:
     parts = [f'<section id="headline">{_headline(document)}</section>']
     narrow = charts.charts(document, narrow=True)
     for name, (title, caption, figure) in charts.charts(document).items():
@@ -186,7 +186,7 @@ def _sections(document: dict[str, Any]) -> str:
     return f'<div class="gemm-compare">{"".join(parts)}</div>'
 
 
-def _headline(document: dict[str, Any]) -> str:
+def _headline(document: Document) -> str:
     """The headline. How to measure again is in smaller letters below it, and no line ends within an option."""
     advice, then, _ = headline(document).partition(verdicts.ADVICE)
     then = escape(then).replace("--seconds 60", '<span class="whole">--seconds 60</span>')
@@ -197,7 +197,7 @@ def _section(name: str, title: str, content: str) -> str:
     return f'\n<section id="{name}"><h2>{escape(title)}</h2>\n{content}</section>'
 
 
-def _machine(document: dict[str, Any]) -> str:
+def _machine(document: Document) -> str:
     machine, versions = document["machine"], document["versions"]
     facts = {
         "machine": f"{machine['cpu']}, {text.counted(machine['cpus'], 'hardware thread')}; {machine['system']}",
@@ -227,7 +227,7 @@ def _roofs(roofs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {f"roofs of {', '.join(keys)}": words for words, keys in same.items()}
 
 
-def _thresholds(document: dict[str, Any]) -> str:
+def _thresholds(document: Document) -> str:
     head, lines = thresholds(document)
     if not lines:
         return f"<p>{escape(no_thresholds(document))}</p>"
@@ -235,14 +235,14 @@ def _thresholds(document: dict[str, Any]) -> str:
     return f"<p>{escape(THRESHOLDS)}</p>" + _table(head, cells)
 
 
-def _family(document: dict[str, Any], name: str) -> str:
+def _family(document: Document, name: str) -> str:
     head, lines = family(document, name)
     cells = []
     for product, shape, rows in lines:
         sure = [row["gflops"] for row in rows if row and not _rough(row) and not busy(document)]
         most = max(sure, default=None)
         cells.append([_cell(product), _cell(shape), *(_rate(row, most) for row in rows)])
-    about = FAMILIES[name][1] if name in FAMILIES else ""
+    about = FAMILIES.get(name, "")
     marked = "" if busy(document) else ", the fastest contestant marked"
     return f"<p>GFLOP/s{marked}; {escape(about)}. {ROUGH_RATES}</p>" + _table(head, cells)
 

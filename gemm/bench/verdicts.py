@@ -52,6 +52,8 @@ from gemm.core import text
 
 Row = dict[str, Any]
 """A result of a comparison. gemm.compare defines its columns."""
+Document = dict[str, Any]
+"""A comparison, as its JSON file has it."""
 Verdict = Literal["ahead", "even", "behind"]
 TOLERANCE = 0.05
 """The smallest tolerance. A median that differs from that of the earlier comparison by at most this fraction is never
@@ -225,7 +227,7 @@ def key(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in _KEY)
 
 
-def check(old: dict[str, Any], machine: dict[str, Any], devices: Iterable[dict[str, Any]]) -> None:
+def check(old: Document, machine: dict[str, Any], devices: Iterable[dict[str, Any]]) -> None:
     """Raise ValueError unless the document `old` was recorded on this machine's CPU and devices."""
     for what in ("cpu", "cpus"):
         if old["machine"][what] != machine[what]:

@@ -75,6 +75,7 @@ launches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .kernel import Kernel
@@ -120,19 +121,32 @@ _FITS = ("shared <= shared_memory_optin",)  # cheaper GPUs, and GPUs after Hoppe
 
 
 class Blocks(NamedTuple):
-    """Parameters of a row's thread blocks.
+    """The thread blocks of a row, and its rate.
 
     Attributes:
         stages: STAGES, the number of steps along k that are in shared memory at the same time.
-        multicast: MULTICAST.
         resident: the number of blocks for each multiprocessor.
         boxes: OUT_BOXES.
     """
 
+    bm: int
+    bn: int
     stages: int
-    multicast: int = 1
-    resident: int = 1
-    boxes: int = 0
+    multicast: int
+    resident: int
+    boxes: int
+    gflops: float
+    startup: float
+
+
+def _rows(row: Callable[[str, Blocks], Kernel], *table: tuple[Any, ...]) -> tuple[Kernel, ...]:
+    """The rows of a table with a line (types, *Blocks): a row for each of the types."""
+    return tuple(row(op, Blocks(*blocks)) for ops, *blocks in table for op in ops)
+
+
+_INT8, _HALVES, _SUMS = ("s8s32", "u8s32"), ("b", "h"), ("b32", "h32")
+_NARROW = _HALVES + _SUMS
+_FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for out in "bs")
 
 
 def _ffma(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stages: int = 4, resident: int,
@@ -196,52 +210,45 @@ FFMA_TMA: tuple[Kernel, ...] = (
 """float32 by fused multiply-adds: register tiles loaded by TMA."""
 
 
-_FP8 = tuple(pair + out for pair in ("e4m3", "e4m3e5m2", "e5m2e4m3", "e5m2") for out in "bs")
-
-
-def _wgmma(op: str, bm: int, bn: int, blocks: Blocks, *, pairs: bool = False, **rest: Any) -> Kernel:
-    """A row of gemm_cuda_wgmma. fp8 is first converted to float16.
-
-    pairs: adds "_pairs" to the name, because another row has the same tile, without multicast.
-    """
-    widen: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
-    about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(widen)
+def _wgmma(op: str, blocks: Blocks) -> Kernel:
+    """A row of gemm_cuda_wgmma. fp8 is first converted to float16."""
+    bm, bn, stages, multicast, resident, boxes, gflops, startup = blocks
+    more: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
+    about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(more)
+    if bn == 32:
+        more |= {"swap": "m < n", "streams": 1}
     # 0.6: float32 results. 0.2: 16-bit results are stored in pairs of elements. 0.13: in a block of 192 x 192, twelve
     # warps store, and have more stores in flight than eight warps.
     scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
-        op, f"wgmma_{bm}x{bn}{'_pairs' * pairs}", "wgmma", about, needs=SM_90A,
-        ordered=False, scattered=scattered,
-        BM=bm, BN=bn, BK=64, STAGES=blocks.stages, MULTICAST=blocks.multicast, THREADS=2 * bm + 128,
-        RESIDENT=blocks.resident, B_WIDTH=64 if bn % 64 else 128, OUT_BOXES=blocks.boxes,
-        maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // blocks.multicast, a_swizzle=128,
-        blocks=blocks.resident, parts=8 // blocks.multicast, **widen, **rest,
-        derived={**_ring("(BM + BN) * BK * 2", blocks.boxes), "b_swizzle": "B_WIDTH"},
+        op, f"wgmma_{bm}x{bn}{'_pairs' * (resident == multicast == 2)}", "wgmma", about, needs=SM_90A,
+        ordered=False, scattered=scattered, gflops=gflops, startup=startup,
+        BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128,
+        RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128, OUT_BOXES=boxes,
+        maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
+        blocks=resident, parts=8 // multicast, **more,
+        derived={**_ring("(BM + BN) * BK * 2", boxes), "b_swizzle": "B_WIDTH"},
     )  # fmt: skip
 
 
-WGMMA: tuple[Kernel, ...] = (
-    *(_wgmma(op, 128, 256, Blocks(4, multicast=2, boxes=2), gflops=810000, startup=6.0) for op in "bh"),
-    *(_wgmma(op, 128, 192, Blocks(5, multicast=2), gflops=780000, startup=8.0) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 192, 192, Blocks(4), gflops=680000, startup=8.0) for op in "bh"),
-    *(_wgmma(op, 192, 96, Blocks(5), gflops=640000, startup=6.0) for op in "bh"),
-    *(_wgmma(op, 64, 192, Blocks(3, resident=2), gflops=530000, startup=5.0) for op in ("b", "h", "b32", "h32")),
-    *(_wgmma(op, 128, 128, Blocks(6, multicast=2), gflops=650000, startup=6.0) for op in "bh"),
-    *(_wgmma(op, 64, 128, Blocks(4, resident=2, boxes=1), gflops=570000, startup=2.8) for op in "bh"),
-    *(
-        _wgmma(op, 64, 128, Blocks(4, multicast=2, resident=2, boxes=1), pairs=True, gflops=600000, startup=2.2)
-        for op in "bh"
-    ),
-    *(_wgmma(op, 64, 128, Blocks(4, resident=2), gflops=520000, startup=3.6) for op in ("b32", "h32")),
-    *(
-        _wgmma(op, 64, 32, Blocks(8, resident=2), gflops=190000, startup=3.6, swap="m < n", streams=1)
-        for op in ("b", "h", "b32", "h32")
-    ),
-    *(_wgmma(op, 64, 64, Blocks(6, resident=2, boxes=1), gflops=480000, startup=2.2) for op in "bh"),
-    *(_wgmma(op, 64, 64, Blocks(6, resident=2), gflops=440000, startup=2.4) for op in ("b32", "h32")),
-    *(_wgmma(op, 128, 192, Blocks(5, multicast=2), gflops=700000, startup=8.0) for op in _FP8),
-    *(_wgmma(op, 64, 64, Blocks(6, resident=2), gflops=340000, startup=2.4) for op in _FP8),
-)
+WGMMA: tuple[Kernel, ...] = _rows(
+    _wgmma,
+    # types   BM   BN  STAGES MULTICAST resident OUT_BOXES gflops startup
+    (_HALVES,  128, 256, 4, 2, 1, 2, 810000, 6.0),
+    (_NARROW,  128, 192, 5, 2, 1, 0, 780000, 8.0),
+    (_HALVES,  192, 192, 4, 1, 1, 0, 680000, 8.0),
+    (_HALVES,  192,  96, 5, 1, 1, 0, 640000, 6.0),
+    (_NARROW,   64, 192, 3, 1, 2, 0, 530000, 5.0),
+    (_HALVES,  128, 128, 6, 2, 1, 0, 650000, 6.0),
+    (_HALVES,   64, 128, 4, 1, 2, 1, 570000, 2.8),
+    (_HALVES,   64, 128, 4, 2, 2, 1, 600000, 2.2),
+    (_SUMS,     64, 128, 4, 1, 2, 0, 520000, 3.6),
+    (_NARROW,   64,  32, 8, 1, 2, 0, 190000, 3.6),
+    (_HALVES,   64,  64, 6, 1, 2, 1, 480000, 2.2),
+    (_SUMS,     64,  64, 6, 1, 2, 0, 440000, 2.4),
+    (_FP8,     128, 192, 5, 2, 1, 0, 700000, 8.0),
+    (_FP8,      64,  64, 6, 1, 2, 0, 340000, 2.4),
+)  # fmt: skip
 """float16 and bfloat16 on Hopper's tensor cores; also fp8 with the accuracy of float16 products."""
 
 
@@ -266,50 +273,48 @@ EMULATED: tuple[Kernel, ...] = (
 """float32 products computed from products of narrower types on tensor cores."""
 
 
-def _kmajor(op: str, bm: int, bn: int, blocks: Blocks, *, scattered: float = 0.6, **rest: Any) -> Kernel:
+def _kmajor(op: str, blocks: Blocks) -> Kernel:
     """A row of gemm_cuda_kmajor, whose stages hold 128 bytes along k. op "s": TF32; other ops: int8 or fp8."""
+    bm, bn, stages, multicast, resident, boxes, gflops, startup = blocks
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
     bk = 32 if tf32 else 128
     # `turns`: operand a may also be contiguous along m. This requires boxes of a that are 128 bytes wide, and enough
     # registers for the fragments of a.
     turns = bm < 256 and bm % bk == 0
+    few = op in _INT8 and (bm, bn) == (128, 64)
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
-        swap="b == 'N' and (a != 'T' or m < n)" if turns else "",
+        swap="b == 'N' and (a != 'T' or m < n)" if turns else "", gflops=gflops, startup=startup,
         precision="medium" if tf32 or fp8 else "highest",
-        scattered=0.2 if op.endswith("b") else scattered,  # 16-bit results are stored in pairs
-        BM=bm, BN=bn, BK=bk, STAGES=blocks.stages, MULTICAST=blocks.multicast, THREADS=2 * bm + 128,
-        RESIDENT=blocks.resident,
-        PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=blocks.boxes,
-        a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // blocks.multicast,
-        a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=blocks.resident,
-        parts=4 if bm == 256 else 8 // blocks.multicast, derived=_ring("(BM + BN) * 128", blocks.boxes), **rest,
+        scattered=0.2 if op.endswith("b") else 0.4 if few else 0.6,  # 16-bit results are stored in pairs
+        BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128,
+        RESIDENT=resident, PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=boxes,
+        a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
+        a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=resident,
+        parts=4 if bm == 256 else 8 // multicast, derived=_ring("(BM + BN) * 128", boxes),
     )  # fmt: skip
 
 
-_BYTES = (("s8s32", 1.0), ("u8s32", 1.0), *((op, 0.9) for op in _FP8))
-
-KMAJOR: tuple[Kernel, ...] = (
-    _kmajor("s", 128, 256, Blocks(4, multicast=2, boxes=2), gflops=395000, startup=8.0),
-    _kmajor("s", 256, 128, Blocks(3), gflops=350000, startup=8.0),
-    _kmajor("s", 192, 128, Blocks(4), gflops=361000, startup=8.0),
-    _kmajor("s", 128, 64, Blocks(3, resident=2), gflops=258000, startup=5.2),
-    _kmajor("s", 64, 128, Blocks(4, resident=2), gflops=250000, startup=5.2),
-    _kmajor("s", 64, 64, Blocks(6, resident=2, boxes=1), gflops=200000, startup=3.4),
-    *(
-        _kmajor(op, 128, 256, Blocks(4, multicast=2, boxes=2), gflops=rate * 1570000, startup=6.0)
-        for op, rate in _BYTES
-    ),
-    *(_kmajor(op, 128, 192, Blocks(5, multicast=2), gflops=rate * 1430000, startup=7.0) for op, rate in _BYTES),
-    *(
-        _kmajor(op, 128, 64, Blocks(3, resident=2), gflops=870000, startup=4.0, scattered=0.4)
-        for op in ("s8s32", "u8s32")
-    ),
+KMAJOR: tuple[Kernel, ...] = _rows(
+    _kmajor,
+    # types BM  BN STAGES MULTICAST resident OUT_BOXES gflops startup
+    ("s",   128, 256, 4, 2, 1, 2, 395000, 8.0),
+    ("s",   256, 128, 3, 1, 1, 0, 350000, 8.0),
+    ("s",   192, 128, 4, 1, 1, 0, 361000, 8.0),
+    ("s",   128,  64, 3, 1, 2, 0, 258000, 5.2),
+    ("s",    64, 128, 4, 1, 2, 0, 250000, 5.2),
+    ("s",    64,  64, 6, 1, 2, 1, 200000, 3.4),
+    (_INT8, 128, 256, 4, 2, 1, 2, 1570000, 6.0),
+    (_FP8,  128, 256, 4, 2, 1, 2, 1413000, 6.0),
+    (_INT8, 128, 192, 5, 2, 1, 0, 1430000, 7.0),
+    (_FP8,  128, 192, 5, 2, 1, 0, 1287000, 7.0),
+    (_INT8, 128,  64, 3, 1, 2, 0, 870000, 4.0),
     # With two blocks per multiprocessor there are not enough registers for the two sets of sums that fp8 needs.
-    *(_kmajor(op, 128, 64, Blocks(6), gflops=870000, startup=4.0) for op in _FP8),
-    *(_kmajor(op, 64, 64, Blocks(6, resident=2, boxes=1), gflops=rate * 650000, startup=2.2) for op, rate in _BYTES),
-)
+    (_FP8,  128,  64, 6, 1, 1, 0, 870000, 4.0),
+    (_INT8,  64,  64, 6, 1, 2, 1, 650000, 2.2),
+    (_FP8,   64,  64, 6, 1, 2, 1, 585000, 2.2),
+)  # fmt: skip
 """TF32, int8 and fp8 on tensor cores, whose instructions for these types need both operands contiguous along k."""
 
 

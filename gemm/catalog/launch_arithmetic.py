@@ -54,7 +54,7 @@ def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
     return tiles * -(-batch // p.get("STACK", 1))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
     """The number of parts of k that takes the least time, for `count` groups on a GPU with `units` multiprocessors."""
     grid = _grid(kernel, units)
@@ -163,7 +163,7 @@ class _Grid(NamedTuple):
     shares: bool
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _grid(kernel: Kernel, units: int) -> _Grid:
     p, most = kernel.params, resident(kernel)
     step, members = p.get("BK", 1), p.get("MULTICAST", 1)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gemm.backends import registry
-from gemm.bench.comparison import all_devices
 from gemm.bench.contest import Pace
 from gemm.bench.peers import Absent
 from gemm.bench.peers.host import set_numpy_threads
@@ -23,7 +22,8 @@ from gemm.core import operands, threads
 from gemm.core.engine import engine
 from gemm.core.errors import BackendUnavailable, unknown
 from gemm.core.problem import PRECISIONS, Device
-from gemm.select import candidates, probe
+from gemm.frontend.inventory import all_devices
+from gemm.select import candidates
 from gemm.select.worker import timeout
 
 DTYPES = tuple(dict.fromkeys(row.dtype for row in KERNELS if row.dtype != "*"))
@@ -171,11 +171,6 @@ def check_environment() -> None:
         timeout()
     except ValueError as error:
         raise Mistake(str(error)) from None
-
-
-def look_for_devices() -> None:
-    """Run the probe, unless its results are known. If the probe takes long, a warning says what gemm waits for."""
-    probe.facts()
 
 
 def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:

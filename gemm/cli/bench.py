@@ -57,7 +57,6 @@ from gemm.cli.arguments import (
     arithmetic,
     check_kernels,
     listed,
-    look_for_devices,
     pace,
     positive,
     save_csv,
@@ -71,6 +70,7 @@ from gemm.core import text
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import Device
 from gemm.frontend import inventory
+from gemm.select import probe
 
 HELP = "time products on every backend, CPU against GPU"
 EXAMPLES = """examples:
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
     print(how)
     _introduce(devices, missing)
     if not kernels and any(device.kind == "gpu" or device.backend == "opencl" for device in devices):
-        look_for_devices()
+        probe.facts()
     peaks = {device.key: known for device in devices if (known := peak(device, how.dtype))}
     between = links(devices)
     watch = Watch()

@@ -16,7 +16,7 @@ import numpy as np
 from gemm.catalog import Kernel
 from gemm.core import threads
 from gemm.core.errors import BackendUnavailable
-from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.core.problem import Device, DeviceView, DType, Ints, Operand, Problem
 
 Launch = Callable[..., None]
 """launch(a, b, c, out, alpha, beta) computes out = alpha·a·b + beta·c. c may be None; alpha and beta are numbers.
@@ -173,7 +173,7 @@ class Backend(ABC):
         """
         return None
 
-    def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
+    def empty(self, shape: Ints, like: DeviceView) -> DeviceView:
         """An uninitialised C-ordered array on `like`'s device. Its owner is an array of the same library as `like`'s
         owner.
         """
@@ -189,7 +189,7 @@ class Backend(ABC):
         """
         raise TypeError(f'{self.name} cannot compute trans="C"; pass the conjugate, transposed')
 
-    def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+    def shared(self, shape: Ints, dtype: DType, device: Device) -> np.ndarray | None:
         """A new host array in memory that `device` uses in place; None if there is no such memory. See `gemm.empty`."""
         return None
 

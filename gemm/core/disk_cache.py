@@ -114,7 +114,7 @@ def _usual_folder() -> str:
     return platformdirs.user_cache_dir("gemm", appauthor=False)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def cache_dir() -> Path | None:
     """The private cache folder, created on first use; None if it is unsafe or cannot be written."""
     folder = chosen_folder()

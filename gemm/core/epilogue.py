@@ -69,21 +69,16 @@ def _activate(x: np.ndarray, activation: str) -> None:
     if activation == "relu":
         np.copyto(x, 0, where=x < 0)  # NaN stays NaN
         return
-    gelu = _gelu if activation == "gelu" else _gelu_tanh
+    # "gelu": x times the cumulative distribution function of the standard normal distribution at x. "gelu_tanh" has
+    # tanh(y) in place of erf, y = sqrt(2/pi)·(x + 0.044715·x³); (1 + tanh(y))/2 = 1/(1 + exp(-2y)).
     with np.nditer(x, ["external_loop", "buffered"], ["readwrite"], buffersize=_BLOCK) as blocks:
         block: Any
         for block in blocks:
-            block[...] = gelu(block.astype(np.float64))
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    """x times the cumulative distribution function of the standard normal distribution at x."""
-    return np.asarray(0.5 * x * erfc(x * -np.sqrt(0.5)))
-
-
-def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """GELU with tanh(y) in place of erf, y = sqrt(2/pi)·(x + 0.044715·x³); (1 + tanh(y))/2 = 1/(1 + exp(-2y))."""
-    return np.asarray(x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x * x * x))))
+            y = block.astype(np.float64)
+            if activation == "gelu":
+                block[...] = 0.5 * y * erfc(y * -np.sqrt(0.5))
+            else:
+                block[...] = y / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (y + 0.044715 * y * y * y)))
 
 
 _MIDDLE = (

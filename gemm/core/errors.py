@@ -104,9 +104,11 @@ class KernelFailed(RuntimeError):
         super().__init__(message)
 
     @classmethod
-    def of(cls, error: KernelFailed | MemoryError) -> KernelFailed:
-        """`error`, which a launch has raised, as an exception of this class."""
-        return error if isinstance(error, KernelFailed) else cls(str(error) or "out of host memory", memory=True)
+    def of(cls, error: KernelFailed | MemoryError, *, spoilt: bool = False) -> KernelFailed:
+        """`error`, which a launch has raised, as an exception of this class, which has spoilt c if `spoilt`."""
+        found = error if isinstance(error, KernelFailed) else cls(str(error) or "out of host memory", memory=True)
+        found.spoilt |= spoilt
+        return found
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm.core.problem import EXTRA, PAGE, DeviceView, Operand
+from gemm.core.problem import EXTRA, PAGE, DeviceView, DType, Ints, Operand
 
 Range = tuple[int, int]
 """(start, stop) along an axis."""
@@ -26,32 +26,32 @@ def needs_package(name: str) -> str:
     return f"{name} needs the package ml_dtypes: pip install ml_dtypes"
 
 
-def extra(name: str, argument: str) -> np.dtype[Any]:
+def extra(name: str, argument: str) -> DType:
     """NumPy's type for `name`, which is in EXTRA. Raises a TypeError that names `argument` if ml_dtypes is missing."""
     try:
-        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+        found: DType = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except (ImportError, AttributeError) as error:
         raise TypeError(f"{argument}: {needs_package(name)}") from error
     return found
 
 
-def bfloat16(argument: str) -> np.dtype[Any]:
+def bfloat16(argument: str) -> DType:
     """`extra` for bfloat16."""
     return extra("bfloat16", argument)
 
 
-def named(name: str, argument: str) -> np.dtype[Any]:
+def named(name: str, argument: str) -> DType:
     """NumPy's type called `name`, which may be in EXTRA. `argument` is for the message of `extra`."""
     return extra(name, argument) if name in EXTRA else np.dtype(name)
 
 
-@lru_cache(maxsize=256)
-def name_of(dtype: np.dtype[Any]) -> str:
+@lru_cache(256)
+def name_of(dtype: DType) -> str:
     """`dtype.name`, cached because NumPy builds the string at each access."""
     return str(dtype.name)
 
 
-def is_number(dtype: np.dtype[Any]) -> bool:
+def is_number(dtype: DType) -> bool:
     """Whether `dtype` can be multiplied: booleans, integers, real and complex numbers, and the types of EXTRA."""
     return name_of(dtype) in EXTRA or (dtype.kind in "biufc" and not name_of(dtype).startswith("float8"))
 
@@ -81,11 +81,19 @@ def _place(x: DeviceView) -> tuple[Any, int]:
 
 def extent(view: DeviceView) -> tuple[int, int]:
     """(start of the lowest element, end of the highest element), in bytes from the start of the first element."""
-    if view.size == 0:
+    return span(view.shape, view.strides, view.dtype.itemsize)
+
+
+def span(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
+    """The extent of an array with this shape and these strides, in bytes. (0, 0) for an array without elements.
+
+    Both numbers are exact. Allocators place arrays directly next to each other: if a span were too large, neighbouring
+    arrays would seem to overlap.
+    """
+    if 0 in shape:
         return 0, 0
-    spans = [(length - 1) * step for length, step in zip(view.shape, view.strides, strict=True)]
-    low = sum(span for span in spans if span < 0)
-    return low, sum(span for span in spans if span > 0) + view.dtype.itemsize
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
 
 
 def identical(x: Operand, y: Operand) -> bool:
@@ -126,7 +134,7 @@ def broadcast(x: Operand, shape: Sequence[int]) -> Operand:
     return x.broadcast_to(shape) if isinstance(x, DeviceView) else np.broadcast_to(x, shape)
 
 
-def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int, Ints]]:
     """Merge adjacent batch axes if the strides of every operand allow it. Loops over the batch then have fewer levels.
 
     Args:
@@ -137,7 +145,7 @@ def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int,
         [(length, (stride of operand 0, stride of operand 1, ...)), ...], outermost first. Axes of length 1 are dropped.
         An empty list means a single product.
     """
-    axes: list[tuple[int, tuple[int, ...]]] = []
+    axes: list[tuple[int, Ints]] = []
     for axis, length in enumerate(shape):
         if length == 1:
             continue

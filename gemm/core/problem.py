@@ -14,6 +14,10 @@ import numpy as np
 
 from gemm.catalog import SPREADING, Kernel
 
+Ints = tuple[int, ...]
+"""A shape, strides or positions of axes."""
+DType = np.dtype[Any]
+
 Precision = Literal["highest", "high", "medium"]
 PRECISIONS = get_args(Precision)
 """The precisions that `gemm` can be asked for, strictest first."""
@@ -94,9 +98,9 @@ class DeviceView:
     owner: Any
     data: Any
     offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Ints
+    strides: Ints
+    dtype: DType
     device: Device
     queue: Any = None
     readonly: bool = False
@@ -128,15 +132,9 @@ class DeviceView:
 
     def broadcast_to(self, shape: Sequence[int]) -> DeviceView:
         """The view broadcast to `shape` with zero strides, by NumPy's rules."""
-        lead = len(shape) - self.ndim
-        if lead < 0:
-            raise ValueError(f"cannot broadcast {self.shape} to {tuple(shape)}")
-        strides = [0] * lead
-        for have, want, stride in zip(self.shape, shape[lead:], self.strides, strict=True):
-            if have != want and have != 1:
-                raise ValueError(f"cannot broadcast {self.shape} to {tuple(shape)}")
-            strides.append(stride if have == want else 0)
-        return replace(self, shape=tuple(shape), strides=tuple(strides))
+        stand_in = np.lib.stride_tricks.as_strided(np.empty(0, np.uint8), self.shape, self.strides)  # never read
+        own = np.broadcast_to(stand_in, shape)
+        return replace(self, shape=own.shape, strides=own.strides)
 
 
 Operand = np.ndarray | DeviceView
@@ -233,7 +231,7 @@ class Problem:
     # Not a cached_property: a cached_property accesses the object's __dict__, and later attribute accesses are then
     # slower. Dispatch reads `octaves` only twice.
     @property
-    def octaves(self) -> tuple[int, ...]:
+    def octaves(self) -> Ints:
         """Rounded logarithms to base 2 of batch, m, n and k. Products with equal octaves take similar times."""
         return octave(self.batch), octave(self.m), octave(self.n), octave(self.k)
 
@@ -284,7 +282,7 @@ def place_of(x: Operand | None) -> str:
     return next((str(step) for step in (PAGE, LINE) if address % step == 0), "")
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def octave(size: int) -> int:
     """The rounded logarithm to base 2 of a size."""
     return round(math.log2(max(1, size)))

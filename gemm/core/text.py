@@ -46,12 +46,13 @@ def seconds(value: float | None) -> str:
 
 
 def duration(left: float) -> str:
-    """A remaining time in words, for people: "about 40 seconds"."""
+    """A time in words, for people: "about 40 seconds"."""
     if left < 5:
         return "a few seconds"
     if left < 95:
         return f"about {max(1, round(left / 10)) * 10} seconds"
-    return f"about {counted(round(left / 60), 'minute')}" if left < 5400 else f"about {round(left / 3600)} hours"
+    unit, length = ("minute", 60) if left < 5400 else ("hour", 3600) if left < 172800 else ("day", 86400)
+    return f"about {counted(round(left / length), unit)}"
 
 
 def columns(stream: TextIO | None = None) -> int:

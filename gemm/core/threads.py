@@ -113,7 +113,7 @@ def cores() -> int:
     return max(1, math.ceil(min(affinity(), _cgroup_quota())))
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def _cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float:
     """The number of CPUs that the control groups grant this process; inf without a limit. Reads cgroup v1 and v2.
 

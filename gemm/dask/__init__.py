@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 
 from gemm.catalog import Backend
 from gemm.core import operands
-from gemm.core.problem import NARROW, Activation, Precision
+from gemm.core.problem import NARROW, Activation, DType, Precision
 from gemm.dask import tasks
 from gemm.dask.chunks import Cut, fuses, most_cells, rechunked
 from gemm.dask.tasks import COLUMN, DEPTH, ROW, Operand, blockwise, chain, contract, stacked
@@ -134,7 +134,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
     return result if wide == kind else result.astype(kind)
 
 
-def _fuses(x: Operand, y: Operand, summed: tuple[str, ...], kind: np.dtype[Any]) -> bool:
+def _fuses(x: Operand, y: Operand, summed: tuple[str, ...], kind: DType) -> bool:
     """The result of `fuses` for the matrix product that computes the tensordot of x and y."""
     k, parts = (math.prod(f(x.chunks[name]) for name in summed) for f in (sum, len))
     m, n = (o.array.size // max(k, 1) for o in (x, y))
@@ -185,12 +185,12 @@ def _product(
     )
 
 
-def _wide(kind: np.dtype[Any]) -> np.dtype[Any]:
+def _wide(kind: DType) -> DType:
     """The dtype of partial sums of a product of `kind`."""
     return np.dtype(np.float32) if kind.name in NARROW else kind
 
 
-def _contraction(asked: str, reproducible: bool, kind: np.dtype[Any]) -> str:
+def _contraction(asked: str, reproducible: bool, kind: DType) -> str:
     """The validated `contraction`, in which "auto" is replaced if reproducible=True fixes the order of sums.
 
     "auto" becomes "ordered" (see `rechunked`) for real floating-point numbers, and "fused" for complex numbers.

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import dask
-import numpy as np
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 
-from gemm.core.problem import NARROW
+from gemm.core.problem import NARROW, DType, Ints
 from gemm.dask.tasks import COLUMN, DEPTH, ROW, Operand
 
 TILE = 384
@@ -115,7 +114,7 @@ def fuses(whole: Cut, blocks: Cut, cells: int, *, ordered: bool = False) -> bool
     return parts <= 1 or (panel <= cells and (ordered or k * (m + n) <= parts * m * n))
 
 
-def stacks(shape: Sequence[int], items: int) -> tuple[int, ...]:
+def stacks(shape: Sequence[int], items: int) -> Ints:
     """Chunk lengths along the axes of a stack, for about `items` products per chunk, filled from the innermost axis."""
     lengths = []
     for length in reversed(shape):
@@ -124,7 +123,7 @@ def stacks(shape: Sequence[int], items: int) -> tuple[int, ...]:
     return tuple(reversed(lengths))
 
 
-def pieces(length: int, side: int) -> tuple[int, ...]:
+def pieces(length: int, side: int) -> Ints:
     """`length` cut into chunks of at most `side`, as equal as multiples of TILE allow. Length 0 gives one chunk."""
     unit = TILE if side >= 4 * TILE else 1
     count = max(1, -(-length // side))
@@ -148,13 +147,13 @@ def most_cells(limit: Any, *itemsizes: int) -> int:
     return max(1, int(parse_bytes(size)) // max(itemsizes))
 
 
-def rechunked(x: Operand, y: Operand, kind: np.dtype[Any], chunks: Any, contraction: str) -> tuple[Operand, Operand]:
+def rechunked(x: Operand, y: Operand, kind: DType, chunks: Any, contraction: str) -> tuple[Operand, Operand]:
     """The operands, rechunked for the product; see `gemm.dask.gemm`.
 
     contraction: as for `gemm.dask.gemm`, or "ordered". "ordered" means "fused" if the blocks that are merged along k
     are small enough (see `fuses`), and "chain" otherwise.
     """
-    own: dict[str, tuple[int, ...]] = {}  # {label: chunks}
+    own: dict[str, Ints] = {}  # {label: chunks}
     for label, blocks in (*y.chunks.items(), *x.chunks.items()):  # a label of both operands takes the chunks of x
         if sum(blocks) != 1 or label not in own:
             own[label] = blocks

@@ -28,6 +28,7 @@ from gemm.backends.cpu import CpuLaunch
 from gemm.catalog import KERNELS
 from gemm.core import engine, epilogue, threads
 from gemm.core.errors import BackendUnavailable, delivering
+from gemm.core.problem import DType
 from gemm.frontend.api import at_once as gemm
 from gemm.frontend.arguments import Given, Options, Trans, normalise
 from gemm.numpy_api.tensordot import tensordot
@@ -153,7 +154,7 @@ class Finish(NamedTuple):
     alpha: Any
     beta: Any
     activation: str | None
-    dtype: np.dtype[Any]
+    dtype: DType
     dropped: tuple[bool, bool]
     ordered: bool
 
@@ -279,7 +280,7 @@ class Operand(NamedTuple):
 
 
 def blockwise(
-    task: Callable[..., Any], operands: Sequence[Operand], labels: tuple[str, ...], dtype: np.dtype[Any], name: str,
+    task: Callable[..., Any], operands: Sequence[Operand], labels: tuple[str, ...], dtype: DType, name: str,
     **options: Any,
 ) -> Any:  # fmt: skip
     """A dask array with these labels: `task` applied to all blocks."""
@@ -291,7 +292,7 @@ def blockwise(
 
 
 def contract(
-    operands: Sequence[Operand], kept: tuple[str, ...], summed: tuple[str, ...], dtype: np.dtype[Any], name: str,
+    operands: Sequence[Operand], kept: tuple[str, ...], summed: tuple[str, ...], dtype: DType, name: str,
     **options: Any,
 ) -> Any:  # fmt: skip
     """A dask array with the labels `kept`: `product` of all pairs of blocks, summed over the blocks along `summed`."""

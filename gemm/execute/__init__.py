@@ -34,7 +34,7 @@ def choose(
     return choice.choose(problem, backend, kernel, holder, without)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def launcher(plan: Plan) -> Launch:
     """The launch of `plan`. It is cached, so its kernel is compiled or loaded only once.
 

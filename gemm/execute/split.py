@@ -27,7 +27,7 @@ from gemm.catalog import BACKENDS, HOST_BACKENDS
 from gemm.core import engine, operands
 from gemm.core.errors import BackendUnavailable
 from gemm.core.operands import Cut, part, parts
-from gemm.core.problem import ALL, HYBRID, Device, Part, Plan, Problem, Split, layout_of, place_of
+from gemm.core.problem import ALL, HYBRID, Device, Ints, Part, Plan, Problem, Split, layout_of, place_of
 from gemm.select import choice, probe
 
 CPU = "cpu"
@@ -47,11 +47,11 @@ Without a free CPU for these threads, the device would wait for its operands."""
 REPAIRABLE = BackendUnavailable, MemoryError
 """If a part fails with one of these errors, another device may compute the part."""
 
-Bounds = tuple[int, ...]
+Bounds = Ints
 """Boundaries of the parts of an axis, starting with 0. Two equal neighbours enclose an empty part."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def choose(problem: Problem, backend: str, kernel: str | None, holder: Device | None, generation: int) -> Plan:
     """A Split; or the plan of one device, with a `reason` that says why the product is not split.
 

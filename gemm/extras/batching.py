@@ -22,7 +22,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -35,11 +35,8 @@ from gemm.core.operands import item
 from gemm.core.problem import Device, Plan, Problem
 from gemm.frontend import plan_cache
 from gemm.frontend.api import at_once, gemm
-from gemm.frontend.arguments import DEFAULTS, Given, Host, Keywords, Options, check_options, named, normalise
+from gemm.frontend.arguments import DEFAULTS, Given, Host, Keywords, Options, Unpack, check_options, named, normalise
 from gemm.select import gpu_model
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 log = logging.getLogger("gemm")
 
@@ -310,8 +307,6 @@ def _length(columns: Sequence[Any]) -> int:
         raise ValueError(f"the lists must have the same number of operands, but {counts}")
     return next(iter(lengths.values()))
 
-
-log = logging.getLogger("gemm")
 
 LEAST = 16
 """The minimum number of products for which gemm tries a pointer batch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,7 +14,7 @@ from gemm.backends import registry
 from gemm.catalog import HOLDING
 from gemm.core import operands
 from gemm.core.errors import delivering
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, DType, Problem
 from gemm.select import candidates
 
 _LARGE = 4096
@@ -43,7 +42,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | No
     sizes = tuple(map(operator.index, shape)) if isinstance(shape, Sequence) else (operator.index(shape),)
     if any(size < 0 for size in sizes):
         raise ValueError(f"shape {sizes} has a negative axis")
-    kind: np.dtype[Any] = np.dtype(dtype)
+    kind: DType = np.dtype(dtype)
     if not operands.is_number(kind) or not kind.isnative:
         raise TypeError(f"dtype {kind} must be boolean, integer, real or complex, in the machine's byte order")
     place = _device(device, kind)
@@ -52,7 +51,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | No
     return operands.aligned(math.prod(sizes) * kind.itemsize).view(kind).reshape(sizes) if found is None else found
 
 
-def _device(name: str | None, kind: np.dtype[Any]) -> Device:
+def _device(name: str | None, kind: DType) -> Device:
     wanted = "auto" if name is None else name
     candidates.check_names(wanted, None)
     backend, colon, _ = wanted.partition(":")

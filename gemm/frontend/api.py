@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,12 +24,10 @@ from gemm.frontend.arguments import (
     Packed,
     Scalar,
     Trans,
+    Unpack,
     normalise,
 )
 from gemm.select import candidates, choice, probe, verification, worker
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @overload
@@ -255,10 +253,7 @@ def plan(
     """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
     if refuse := interop.maker("plan", a.__class__, b.__class__):
         refuse()
-    options = Options(
-        trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation, type(trans_a), type(trans_b),
-        type(reproducible),
-    )  # fmt: skip
+    options = Options(trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation)
     call = normalise(Given(a, b, c, out, bias, alpha, beta), options)
     if not call.out.size:
         raise ValueError(f"the result of shape {call.out.shape} has no elements; there is nothing to plan")

@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -27,6 +27,8 @@ from gemm.core.problem import (
     PRECISIONS,
     Activation,
     DeviceView,
+    DType,
+    Ints,
     Operand,
     Plan,
     Precision,
@@ -36,6 +38,11 @@ from gemm.core.problem import (
 )
 from gemm.frontend import interop
 from gemm.select import candidates
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack as Unpack
+else:
+    Unpack = Any
 
 Scalar = complex | float | int
 Trans = bool | np.bool_ | Literal["N", "T", "C", "n", "t", "c"]
@@ -163,7 +170,7 @@ class Call:
     alpha: Any
     beta: Any
     problem: Problem
-    shape: tuple[int, ...]
+    shape: Ints
     direct: bool
     finish: Callable[[], Any]
     options: Options
@@ -186,7 +193,7 @@ class Types(NamedTuple):
         alpha, beta: the scalars, rounded to `kind`.
     """
 
-    kind: np.dtype[Any]
+    kind: DType
     inputs: tuple[str, ...]
     alpha: Any
     beta: Any
@@ -204,8 +211,8 @@ class Shapes(NamedTuple):
     m: int
     n: int
     k: int
-    batch: tuple[int, ...]
-    whole: tuple[int, ...]
+    batch: Ints
+    whole: Ints
     row: bool
     column: bool
 
@@ -215,7 +222,7 @@ class Shapes(NamedTuple):
         return operands.expanded(operand, operand.ndim - 1) if self.row else operand
 
 
-def normalise(given: Given, options: Options, own: tuple[tuple[int, ...], ...] = ()) -> Call:
+def normalise(given: Given, options: Options, own: tuple[Ints, ...] = ()) -> Call:
     """Check every argument and build the Call. Does not write to out. Each error names the wrong argument.
 
     own: the shapes of a and b for errors, if they differ from the shapes of the operands in `given`.
@@ -292,15 +299,13 @@ def _types(views: Given, options: Options) -> Types:
     return Types(kind, inputs, alpha, beta)
 
 
-def _on_device_as(kind: np.dtype[Any], name: str, operand: Operand | None) -> None:
+def _on_device_as(kind: DType, name: str, operand: Operand | None) -> None:
     """Raises TypeError if an operand on a device has another dtype than `kind`: gemm does not convert on devices."""
     if isinstance(operand, DeviceView) and operand.dtype != kind:
         raise TypeError(f"{name} has dtype {operand.dtype}, the product has {kind}; convert {name} on the device first")
 
 
-def _shapes(
-    left: tuple[Operand, bool], right: tuple[Operand, bool], own: tuple[tuple[int, ...], ...], options: Options
-) -> Shapes:
+def _shapes(left: tuple[Operand, bool], right: tuple[Operand, bool], own: tuple[Ints, ...], options: Options) -> Shapes:
     """The shapes of the product of two results of `_matrix`. `own`: the shapes that the caller passed, for errors."""
     (x, row), (y, column) = left, right
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
@@ -317,7 +322,7 @@ def _shapes(
     return Shapes(m, n, k, batch, (*batch, *(() if row else (m,)), *(() if column else (n,))), row, column)
 
 
-def passed(own: tuple[tuple[int, ...], ...], options: Options) -> str:
+def passed(own: tuple[Ints, ...], options: Options) -> str:
     """The shapes `own` of a and b that the caller passed, with the options that transpose them, for errors."""
     flags = (f", trans_a={options.trans_a!r}", options.trans_a), (f", trans_b={options.trans_b!r}", options.trans_b)
     of_a, of_b = (text if flag not in (False, "N", "n") else "" for text, flag in flags)
@@ -360,7 +365,7 @@ def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Oper
     return x, y, k, types.alpha
 
 
-def _kernel_ready(array: Operand, dtype: np.dtype[Any]) -> Operand:
+def _kernel_ready(array: Operand, dtype: DType) -> Operand:
     """`array` as an aligned array of `dtype` in native byte order, whose strides are multiples of the element size.
 
     Returns `array` itself if it already has these properties, or if it is on a device.
@@ -374,7 +379,7 @@ def _kernel_ready(array: Operand, dtype: np.dtype[Any]) -> Operand:
     return array
 
 
-def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> np.dtype[Any]:
+def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, out: Operand | None) -> DType:
     """The dtype of the arithmetic and of the result: `asked`, or NumPy's promotion of the operands' dtypes.
 
     Raises TypeError if an operand or out has a dtype that does not fit.
@@ -397,10 +402,8 @@ def common_dtype(given: Mapping[str, Operand | None], asked: DTypeLike | None, o
     return kind
 
 
-@lru_cache(maxsize=256)
-def _common(
-    given: tuple[tuple[str, np.dtype[Any], int], ...], asked: np.dtype[Any] | None, _: int | None
-) -> np.dtype[Any]:
+@lru_cache(256)
+def _common(given: tuple[tuple[str, DType, int], ...], asked: DType | None, _: int | None) -> DType:
     """`common_dtype` of operands with these names, dtypes and type numbers.
 
     The type numbers (the last argument is that of `asked`) only distinguish entries of this function's cache: int64 and
@@ -409,7 +412,7 @@ def _common(
     for name, dtype, _ in given:
         if not operands.is_number(dtype):
             raise TypeError(f"{name} has dtype {dtype}; it must be boolean, integer, real or complex")
-    kind: np.dtype[Any]
+    kind: DType
     if asked is None:
         try:
             # fp8 counts as bfloat16, as in PyTorch's scaled products.
@@ -429,8 +432,8 @@ def _common(
     return kind
 
 
-@lru_cache(maxsize=256)
-def _inputs(a: np.dtype[Any], b: np.dtype[Any], kind: np.dtype[Any], backend: str | None) -> tuple[str, ...]:
+@lru_cache(256)
+def _inputs(a: DType, b: DType, kind: DType, backend: str | None) -> tuple[str, ...]:
     """The names of the types of a and b if a kernel reads these types directly and they are narrower than `kind`; else
     ().
 
@@ -445,7 +448,7 @@ def _inputs(a: np.dtype[Any], b: np.dtype[Any], kind: np.dtype[Any], backend: st
     return pair if known else ()
 
 
-def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
+def scalar(name: str, value: Any, kind: DType) -> Any:
     """alpha or beta rounded to `kind`, as a NumPy scalar."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
@@ -467,7 +470,7 @@ def scalar(name: str, value: Any, kind: np.dtype[Any]) -> Any:
         raise ValueError(f"{name} = {value} does not fit {kind}: {error}") from None
 
 
-def _bias(bias: Operand, shapes: Shapes, kind: np.dtype[Any]) -> Operand:
+def _bias(bias: Operand, shapes: Shapes, kind: DType) -> Operand:
     """`bias` as a matrix with one row or one column."""
     m, n = shapes[:2]
     if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
@@ -508,7 +511,7 @@ def _matrix(name: str, operand: Operand, trans: Trans, axis: int) -> tuple[Opera
     return (operands.transposed(operand) if flip else operand), False
 
 
-def _target(read: Given, shapes: Shapes, kind: np.dtype[Any], given: Given) -> tuple[Operand, bool, Callable[[], Any]]:
+def _target(read: Given, shapes: Shapes, kind: DType, given: Given) -> tuple[Operand, bool, Callable[[], Any]]:
     """The array that the kernel writes, whether that array is the caller's result, and a function that returns the
     caller's result.
 
@@ -539,7 +542,7 @@ def _target(read: Given, shapes: Shapes, kind: np.dtype[Any], given: Given) -> t
     return target, False, copied
 
 
-def _direct(read: Given, shapes: Shapes, kind: np.dtype[Any]) -> bool:
+def _direct(read: Given, shapes: Shapes, kind: DType) -> bool:
     """Whether a kernel may write directly to `read.out` while it reads the other operands."""
     x, y, z, out, bias = read[:5]
     return (

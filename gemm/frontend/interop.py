@@ -75,7 +75,7 @@ def _tensor(array: Any, name: str) -> Operand:
     return np.asarray(array.view(getattr(torch, f"int{8 * bits.itemsize}"))).view(bits)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def _untraced(rules: Any) -> None:
     """Make torch.compile run gemm's Python functions as they are. Tracing them fails, for example at cffi's objects.
 
@@ -95,12 +95,12 @@ adds the classes whose products are computed by modules in higher layers.
 """
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _reader(kind: type) -> Callable[[Any, str], Operand]:
     return next((row.read for row in KINDS if row.has(kind)), read_any)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def maker(function: str, *kinds: type) -> Any:
     """The function that computes products of operands of these classes (of a, b, ...). None: gemm itself computes them.
 

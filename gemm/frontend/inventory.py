@@ -78,14 +78,19 @@ def backends() -> dict[str, str]:
 
     "hybrid" is not in the result: backend="hybrid" can be used if any backend except "cpu" and "numpy" can be used.
     """
-    found = {}
+    return dict.fromkeys(BACKENDS, "") | all_devices()[1]
+
+
+def all_devices() -> tuple[list[Device], dict[str, str]]:
+    """All working devices, and {backend: why it is missing}."""
+    found: list[Device] = []
+    missing = {}
     for name in BACKENDS:
         try:
-            probe.devices(name)
-            found[name] = ""
+            found += probe.devices(name)
         except BackendUnavailable as error:
-            found[name] = str(error)
-    return found
+            missing[name] = str(error)
+    return found, missing
 
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -142,9 +147,8 @@ def versions() -> dict[str, str]:
     for name in _RELATED:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    if blas.get("name"):
-        found["numpy's BLAS"] = f"{blas['name']} {blas.get('version', '')}".strip()
+    if blas := registry.backend("numpy").devices()[0].driver:
+        found["numpy's BLAS"] = blas
     return found
 
 
@@ -306,19 +310,14 @@ def show_config() -> None:
 
 
 def _cache_text(cache: dict[str, Any]) -> str:
+    from gemm.core.text import duration
+
     if cache["folder"] is None:
         return "Cache: none; kernels are compiled anew in each process (see the log for the cause)"
     age = cache["probe_age"]
-    known = "devices not looked for yet" if age is None else f"devices looked for {_ago(age)} ago"
+    known = "devices not looked for yet" if age is None else f"devices looked for {duration(age)} ago"
     count = "1 entry" if cache["entries"] == 1 else f"{cache['entries']} entries"
     return f"Cache: {cache['folder']}, {count}, {cache['bytes'] / 1024:.0f} KiB; {known}"
-
-
-def _ago(age: float) -> str:
-    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if age >= 2 * length:
-            return f"{age / length:.0f} {unit}"
-    return f"{age:.0f} seconds"
 
 
 def _backend_text(name: str, facts: dict[str, Any]) -> Iterator[str]:

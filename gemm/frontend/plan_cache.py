@@ -28,7 +28,7 @@ import numpy as np
 
 from gemm.core import epilogue, operands
 from gemm.core.errors import KernelFailed, delivering
-from gemm.core.problem import Device, DeviceView, Problem
+from gemm.core.problem import Device, DeviceView, DType, Problem
 from gemm.frontend.arguments import DEFAULTS, Call, Given, normalise, scalar
 from gemm.select import verification
 
@@ -129,7 +129,7 @@ def _is_number(x: Any) -> bool:
     return x.__class__ is float or isinstance(x, numbers.Number)  # float: the check by `numbers` takes 0.3 µs
 
 
-@lru_cache(maxsize=256, typed=True)
+@lru_cache(256, typed=True)
 def _rounded(alpha: Any, beta: Any, dtype: Any) -> tuple[Any, Any] | None:
     """alpha and beta rounded to `dtype`. None: a value other than 0 became 0.
 
@@ -378,7 +378,7 @@ def settle() -> None:
         batch.deliver()
 
 
-def _widened(given: Operands, call: Call, wide: np.dtype[Any]) -> tuple[Any, Any, Any, Any] | None:
+def _widened(given: Operands, call: Call, wide: DType) -> tuple[Any, Any, Any, Any] | None:
     """The operands a, b, c and out from which memo.c's plan of a product in the dtype `wide` is made.
 
     memo.c converts the caller's arrays to `wide` in each product. If the result is narrower than `wide`, memo.c also

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,13 +20,9 @@ from gemm.core import numpy_original
 from gemm.core.problem import DeviceView
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.api import at_once as gemm
+from gemm.frontend.arguments import Product, Unpack
 from gemm.numpy_api import einsum as sums
 from gemm.numpy_api import tensordot as contractions
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from gemm.frontend.arguments import Product
 
 Options = dict[str, Any]
 

@@ -7,18 +7,15 @@ from __future__ import annotations
 import operator
 import string
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gemm.core import numpy_original
-from gemm.core.problem import NARROW, DeviceView
+from gemm.core.problem import NARROW, DeviceView, DType, Ints
 from gemm.frontend import interop, plan_cache
-from gemm.frontend.arguments import Arithmetic, Host, common_dtype
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from gemm.frontend.arguments import Arithmetic, Host, Unpack, common_dtype
 from gemm.numpy_api.tensordot import Term, check, product, summed
 
 
@@ -44,8 +41,7 @@ def einsum(
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
             result. Operands are arrays in host memory.
-        out: array that receives the result; it has exactly the result's shape. Default: a new array. For a single
-            operand without a sum, the result is a view of the operand.
+        out: an array of exactly the result's shape. Default: a new array, or a view of a single operand without sums.
         optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. True: "greedy". False: a single step.
         dtype: the dtype of every step and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
             dtypes. For float16 and bfloat16, the steps are computed in float32, and the result is rounded once.
@@ -55,8 +51,7 @@ def einsum(
         `out`, or an array whose axes may have any order in memory; a scalar if it has no axes.
 
     Raises:
-        ValueError: the subscripts are wrong, or do not fit the operands.
-        TypeError: an argument is wrong.
+        ValueError, TypeError: the subscripts or an argument are wrong, or do not fit the operands.
     """
     check(options)
     plan_cache.settle()
@@ -67,14 +62,16 @@ def einsum(
     target = None if out is None else _target(out, reading.shape, kind)
     work = np.dtype(np.float32) if kind.itemsize == 2 and kind.name in NARROW else kind
     terms = [view.of(array) for view, array in zip(reading.views, arrays.values(), strict=True)]
-    result = _followed(reading, terms, work, options).ordered(reading.output).astype(kind, copy=False)
+    for step in reading.path:
+        terms.append(_contracted(step, terms, reading.output, work, options))
+    result = terms[0].ordered(reading.output).astype(kind, copy=False)
     if target is None:
         return interop.like(result, *given)
     np.copyto(target, result)
     return out
 
 
-def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+def _target(given: Any, shape: Ints, kind: DType) -> np.ndarray:
     """The array that receives a result with this shape and dtype. Raises TypeError or ValueError if `given` does not
     fit.
     """
@@ -88,21 +85,12 @@ def _target(given: Any, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarr
     return out
 
 
-def _followed(reading: Reading, terms: list[Term], work: np.dtype[Any], options: dict[str, Any]) -> Term:
-    """Execute all steps of the path, and return the term that remains."""
-    for step in reading.path:
-        chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
-        terms.append(_contracted(chosen, terms, reading.output, work, options))
-    return terms[0]
-
-
-def _contracted(
-    chosen: list[Term], others: list[Term], output: str, work: np.dtype[Any], options: dict[str, Any]
-) -> Term:
-    """One step of a path: multiply the terms `chosen`, and sum over the labels that are in neither `others` nor
-    `output`.
+def _contracted(step: Ints, terms: list[Term], output: str, work: DType, options: dict[str, Any]) -> Term:
+    """One step of a path: take the terms at the positions `step` out of `terms`, multiply them, and sum over the labels
+    that are in neither the other terms nor `output`.
     """
-    kept = [*output, *(label for term in others for label in term.labels)]
+    chosen = [terms.pop(i) for i in sorted(step, reverse=True)][::-1]
+    kept = [*output, *(label for term in terms for label in term.labels)]
     if len(chosen) > 2 and not options.get("reproducible"):
         labels = tuple(label for label in dict.fromkeys(kept) if any(label in term.labels for term in chosen))
         subscripts = f"{','.join(''.join(term.labels) for term in chosen)}->{''.join(labels)}"
@@ -125,7 +113,7 @@ class View(NamedTuple):
     """
 
     diagonal: str
-    broadcast: tuple[int, ...]
+    broadcast: Ints
     labels: tuple[str, ...]
 
     def of(self, array: np.ndarray) -> Term:
@@ -147,12 +135,12 @@ class Reading(NamedTuple):
 
     views: tuple[View, ...]
     output: str
-    shape: tuple[int, ...]
-    path: tuple[tuple[int, ...], ...]
+    shape: Ints
+    path: tuple[Ints, ...]
 
 
 @lru_cache(256)
-def _reading(subscripts: str, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> Reading:
+def _reading(subscripts: str, shapes: tuple[Ints, ...], optimize: Any) -> Reading:
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) != len(shapes):
@@ -205,7 +193,7 @@ def _ellipsis(term: str, ndim: int, position: int) -> int:
     return ndim - len(letters)
 
 
-def _view(term: str, shape: tuple[int, ...], sizes: dict[str, int]) -> View:
+def _view(term: str, shape: Ints, sizes: dict[str, int]) -> View:
     lengths = dict(zip(term, shape, strict=True))
     labels = "".join(dict.fromkeys(term))
     broadcast = tuple(i for i, label in enumerate(labels) if lengths[label] != sizes[label])

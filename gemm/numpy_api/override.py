@@ -8,18 +8,14 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.linalg import multi_dot
 
 from gemm.frontend import plan_cache
+from gemm.frontend.arguments import Product, Unpack
 from gemm.numpy_api.array import PRODUCTS, Array, Frame, Options, active, array, inside, only_products
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from gemm.frontend.arguments import Product
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -75,7 +71,9 @@ class Using:
         around = inside()
         if around is not None:
             only_products({**around, **self._options})
-        _install()
+        for module, kind in _CLASSES:
+            if module.__class__ is not kind:
+                module.__class__ = kind
         active.set(Frame(self._options, outer, self))
 
     def __exit__(self, *_: object) -> None:
@@ -211,10 +209,3 @@ def _patched(module: ModuleType) -> type[ModuleType]:
 
 
 _CLASSES = [(module, _patched(module)) for module in (np, np.linalg)]
-
-
-def _install() -> None:
-    """Set the classes of the modules numpy and numpy.linalg to those of _CLASSES, unless they are set already."""
-    for module, kind in _CLASSES:
-        if module.__class__ is not kind:
-            module.__class__ = kind

@@ -13,18 +13,15 @@ import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gemm.core.problem import DeviceView
+from gemm.core.problem import DeviceView, DType, Ints
 from gemm.frontend import interop, plan_cache
 from gemm.frontend.api import at_once as gemm
-from gemm.frontend.arguments import Arithmetic, Host, check_options, common_dtype
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from gemm.frontend.arguments import Arithmetic, Host, Unpack, check_options, common_dtype
 
 Labels = Sequence[Any]
 
@@ -139,7 +136,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     return _transposed(array, range(array.ndim)[::-1] if axes is None else axes, "a")
 
 
-def paired(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> tuple[list[int], list[int]]:
+def paired(a: Ints, b: Ints, axes: Any) -> tuple[list[int], list[int]]:
     """The axes to sum over, of arrays with the shapes a and b, as non-negative numbers. `axes`: as for `tensordot`."""
     try:
         left, right = axes
@@ -223,13 +220,13 @@ class Axes(NamedTuple):
     """The labels, lengths and strides (in bytes) of a term's axes, without the term's elements."""
 
     labels: tuple[Any, ...]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] = ()
+    shape: Ints
+    strides: Ints = ()
 
     def positions(self, labels: Labels) -> list[int]:
         return [self.labels.index(label) for label in labels]
 
-    def sizes(self, labels: Labels) -> tuple[int, ...]:
+    def sizes(self, labels: Labels) -> Ints:
         return tuple(self.shape[axis] for axis in self.positions(labels))
 
     def by_stride(self, labels: Labels) -> list[Any]:
@@ -265,7 +262,7 @@ class Matrices(NamedTuple):
     swapped: bool
     left: tuple[list[int], list[int]]
     right: tuple[list[int], list[int]]
-    shape: tuple[int, ...]
+    shape: Ints
     labels: tuple[Any, ...]
 
 
@@ -295,7 +292,7 @@ def _matrices(x: Axes, y: Axes, kept: tuple[Any, ...], ordered: bool) -> Matrice
     return Matrices(swapped, left, right, shape, (*batch, *rows, *columns))
 
 
-def product(x: Term, y: Term, kept: Labels, dtype: np.dtype[Any], options: dict[str, Any]) -> Term:
+def product(x: Term, y: Term, kept: Labels, dtype: DType, options: dict[str, Any]) -> Term:
     """The product of x and y, summed over every label that is not in `kept`.
 
     Args:
@@ -316,7 +313,7 @@ def product(x: Term, y: Term, kept: Labels, dtype: np.dtype[Any], options: dict[
     return Term(gemm(a, b, dtype=dtype, **options).reshape(plan.shape), plan.labels)
 
 
-def summed(x: Term, kept: Labels, dtype: np.dtype[Any], options: dict[str, Any]) -> Term:
+def summed(x: Term, kept: Labels, dtype: DType, options: dict[str, Any]) -> Term:
     """`x` summed in `dtype` over the labels that are not in `kept`, or `x` itself if there are no such labels.
 
     NumPy computes the sum. Reproducible sums of floating-point and complex numbers are products with ones instead,

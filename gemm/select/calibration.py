@@ -28,7 +28,7 @@ from functools import cache
 
 from gemm.catalog import Kernel
 from gemm.core import disk_cache, threads
-from gemm.core.problem import Device, Plan, Problem
+from gemm.core.problem import Device, Ints, Plan, Problem
 from gemm.select import probe, verification
 
 DOUBT = 4.0
@@ -41,7 +41,7 @@ class itself has the weight 1."""
 MOST = 8.0
 """Limit of measured ÷ predicted. A larger ratio has a cause outside the model, such as other load."""
 
-Class = tuple[int, ...]
+Class = Ints
 """A class of products: the sizes rounded to powers of two (`Problem.octaves`)."""
 Subject = tuple[str, str]
 """(device key, name). The name is the type of host operands, or the label of a kernel for operands in device memory."""

@@ -158,7 +158,7 @@ class Lineup:
         return found
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def lineup(
     example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, *, host: bool, trusting: bool
 ) -> Lineup:
@@ -192,7 +192,7 @@ def lineup(
     return Lineup(found)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def lineup_on(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
     """Return the catalog rows that `backend` and `kernel` admit, on `device`, which holds the operands."""
     rows = admitted(backend, kernel, device.backend)
@@ -203,7 +203,7 @@ _KIND = ("dtype", "inputs", "device", "precision", "reproducible", "bias", "acti
 _of_kind = attrgetter(*_KIND)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _kind(*values: Any) -> Problem:
     return Problem(m=1, n=1, k=1, **dict(zip(_KIND, values, strict=True)))
 
@@ -224,7 +224,7 @@ def check_names(backend: str, kernel: str | None) -> None:
         raise ValueError(unknown("kernel", kernel, BY_NAME))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def admitted(backend: str, kernel: str | None, where: str | None = None) -> tuple[Kernel, ...]:
     """Return the catalog rows that `backend` and `kernel` admit. If `where` is given, only rows of backend `where`.
 

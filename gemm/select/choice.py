@@ -90,7 +90,7 @@ def _standing_in(
     return next((each for each in unproven if verification.verified(each.kernel, each.device)), found), False
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _choose(request: Request, patient: bool, generation: int) -> Plan:
     problem, backend, kernel, holder, without = request
     queue, standing_in = _considered(request), False
@@ -260,13 +260,11 @@ def _refusal(problem: Problem, backend: str, kernel: str | None, weighed: list[C
         cause = f"its kernels multiply {others}" if not kernel and len(whys) > 3 else "; ".join(whys)
         return TypeError(f"dtype {problem.dtype} has no kernel for {asked} ({cause})")
     fit = [c for c in weighed if not unfit(c.kernel, problem)]
-    whys = list(dict.fromkeys(c.why_not or _why_excluded(c) for c in fit))
+    whys = list(
+        dict.fromkeys(
+            c.why_not or f"{c.kernel.name} {verification.known_to_fail(c.kernel, c.device) or 'failed'}" for c in fit
+        )
+    )
     if not whys and ":" in backend:
         return registry.absent(backend)
     return BackendUnavailable(kernel or backend, "; ".join(whys) or "no such device")
-
-
-def _why_excluded(candidate: Candidate) -> str:
-    """Return why a candidate with a predicted time cannot be chosen any more."""
-    kernel, device = candidate.kernel, candidate.device
-    return f"{kernel.name} {verification.known_to_fail(kernel, device) or 'failed'}"

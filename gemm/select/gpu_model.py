@@ -148,7 +148,7 @@ def _brought(
     return launch, packing, alone
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _scales(kernel: Kernel, device: Device) -> tuple[float, float, float]:
     """Return how the device compares with an H200.
 
@@ -185,7 +185,7 @@ class _Way(NamedTuple):
     vector: int
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _ways(kernel: Kernel, a: str, b: str, size_a: int, size_b: int) -> tuple[_Way, _Way]:
     """Return how `kernel` reads a and b.
 

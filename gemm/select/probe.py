@@ -188,7 +188,7 @@ def forget(kinds: Iterable[str] = ("probe", "begun", "drivers", "verified", "cos
         disk_cache.remove(entry(kind))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(8)
 def entry(kind: str = "probe") -> str:
     """Return the name of a cache entry: `kind` and a fingerprint of the drivers and of all else that results depend on.
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from gemm.catalog import HOST_BACKENDS, Kernel
 from gemm.core import disk_cache, engine
-from gemm.core.problem import Device, Problem, octave
+from gemm.core.problem import Device, Ints, Problem, octave
 
 log = logging.getLogger("gemm")
 
@@ -52,7 +52,7 @@ class Class(NamedTuple):
     not part of it either: the measurement includes packing, and the cost model adds the transfer (gemm.select.cost).
     """
 
-    sizes: tuple[int, ...]  # Problem.octaves
+    sizes: Ints  # Problem.octaves
     layout: str
 
     @classmethod
@@ -226,7 +226,7 @@ class Choice(NamedTuple):
     record: Record | None = None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def fingerprint(row: Kernel) -> str:
     """Return a fingerprint of the source files and the fixed parameters of `row`.
 
@@ -256,7 +256,7 @@ class _Of(NamedTuple):
     levels: list[tuple[str, list[Record]]]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _of(row: Kernel, device: Device) -> _Of:
     own = [r for r in stored(device) if r.kernel == row.name and r.params is not None]
     current = [r for r in own if r.driver == device.driver and r.source == fingerprint(row)]
@@ -275,7 +275,7 @@ def choices(row: Kernel, device: Device, problem: Problem) -> tuple[Choice, ...]
     return (*tuned, Choice(row, "default"))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _tuned(row: Kernel, device: Device, wanted: Class) -> tuple[Choice, ...]:
     known, found = _of(row, device), list[Choice]()
     for record, kernel in _nearest(row, known.current, wanted):
@@ -300,7 +300,7 @@ def _nearest(row: Kernel, records: Iterable[Record], wanted: Class) -> Iterator[
             yield record, kernel
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _with(row: Kernel, params: tuple[tuple[str, int], ...]) -> Kernel | None:
     try:
         return row.tuned(dict(params))
@@ -354,7 +354,7 @@ def entry(device: Device) -> str:
     return f"tuning-{disk_cache.digest(identity.encode()).hex()[:32]}"
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def stored(device: Device) -> tuple[Record, ...]:
     """Return the records tuned on this device, with any driver, and the records imported for the device."""
     return _records(disk_cache.load(entry(device)))

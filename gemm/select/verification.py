@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
@@ -162,14 +161,12 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     unknown = [kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None]
-    waiting = deque(unknown)  # the threads share it: each kernel goes to one of them
+    waiting = iter(unknown)  # the threads share it: each kernel goes to one of them
 
     def work(_: int) -> None:
         with worker.Child("gemm.select.probe") as child:
-            while waiting and time.monotonic() < until:
-                try:
-                    kernel = waiting.popleft()
-                except IndexError:  # another thread took the last kernel
+            for kernel in waiting:
+                if time.monotonic() >= until:
                     return
                 _verify(kernel, device, child)
 

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gemm.core import threads
@@ -140,12 +139,12 @@ def waiting() -> Iterator[None]:
         this_thread.waits -= 1
 
 
+@atexit.register
 def _stop() -> None:
     for task in list(_running.values()):
         task.stop()
 
 
-atexit.register(_stop)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)
 
@@ -243,9 +242,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         with contextlib.suppress(subprocess.TimeoutExpired):  # a hung driver may delay the end of a killed process
             process.wait(patience)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -253,12 +250,14 @@ class Child(contextlib.AbstractContextManager["Child"]):
         import queue
         import subprocess
 
+        if getattr(sys, "frozen", False) or not sys.executable:  # sys.executable would start the program again
+            raise RuntimeError("a frozen program has no Python interpreter that could run a child process")
         # Relative entries of the path would load modules from the current folder, which another user may control. The
         # option "-m" adds that folder, too (CWE-427).
         inherited = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         path = [str(_PACKAGES), *inherited]
         process = subprocess.Popen(
-            [_interpreter(), "-c", _START, self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", _START, self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         )  # fmt: skip
         self._lines = queue.SimpleQueue()
@@ -274,16 +273,6 @@ runpy.run_module(sys.argv[1], None, "__main__")
 """
 """A program that does what "-m" does, without the current folder in the path. The option "-P" would do that, too, but
 only from Python 3.11 on. Importing sys is safe because sys is built in."""
-
-
-def _interpreter() -> str:
-    """Return the path of the Python interpreter.
-
-    Raises RuntimeError in a frozen program: its executable would start the program again, not Python.
-    """
-    if getattr(sys, "frozen", False) or not sys.executable:
-        raise RuntimeError("a frozen program has no Python interpreter that could run a child process")
-    return sys.executable
 
 
 def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:

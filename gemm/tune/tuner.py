@@ -24,7 +24,7 @@ from gemm.backends import registry
 from gemm.catalog import BY_NAME, Kernel
 from gemm.core.backend import Backend, Launch
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.problem import Device, Operand, Problem
+from gemm.core.problem import Device, Ints, Operand, Problem
 from gemm.select import cost, measure, probe, tuning_db
 from gemm.select.tuning_db import HERE, Record, Trial, key_of
 from gemm.select.verify.launches import Product
@@ -263,7 +263,7 @@ def points(row: Kernel, names: Mapping[str, int]) -> list[Point]:
     """
     axes = list(row.space)
     if math.prod(len(values) for values in row.space.values()) <= _LISTED:
-        combinations: Iterable[tuple[int, ...]] = product(*row.space.values())
+        combinations: Iterable[Ints] = product(*row.space.values())
     else:
         dice = random.Random(row.name)
         combinations = (tuple(dice.choice(row.space[axis]) for axis in axes) for _ in range(_LISTED))
@@ -321,7 +321,7 @@ def _neighbours(row: Kernel, point: Point) -> list[Point]:
     return found
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def _product(backend: Backend, row: Kernel, device: Device, problem: Problem) -> tuple[Product, list[Operand]]:
     """Return the operands for the check of `problem` and those for its timing.
 

@@ -19,10 +19,10 @@ import numpy as np
 from gemm.backends.cuda.arrays import CUDA, MANAGED, DeviceArray, import_dlpack, packed
 from gemm.backends.cuda.driver import LEGACY_STREAM, cuda
 from gemm.core.operands import extra
-from gemm.core.problem import EXTRA, Device, DeviceView
+from gemm.core.problem import EXTRA, Device, DeviceView, DType, Ints
 
 Devices = Callable[[], tuple[Device, ...]]
-Make = Callable[[tuple[int, ...]], Any]
+Make = Callable[[Ints], Any]
 """make(shape) returns a new array."""
 
 
@@ -55,11 +55,11 @@ class Library:
         """Return the stream on which work on the array must be enqueued."""
         return LEGACY_STREAM
 
-    def maker(self, x: Any, dtype: np.dtype[Any] | None = None) -> Make:
+    def maker(self, x: Any, dtype: DType | None = None) -> Make:
         """Return a function that makes arrays on the device of `x`, of type `dtype` (default: the dtype of `x`)."""
         return partial(DeviceArray, dtype=dtype or x.dtype, device=x.device)
 
-    def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
+    def several(self, make: Make, shape: Ints, count: int) -> Sequence[Any]:
         """Return `count` new arrays of this shape, made by `make`. They may be slices of one larger array."""
         return [make(shape) for _ in range(count)]
 
@@ -74,7 +74,7 @@ class _Torch(Library):
         self.native = exchange is not None and _read_in_c(torch.Tensor, exchange, records=self._records)
         self.address = torch.Tensor.data_ptr  # type: ignore[method-assign]
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times as fast as the public API
-        self._dtypes: dict[Any, np.dtype[Any]] = {}
+        self._dtypes: dict[Any, DType] = {}
 
     def view(self, array: Any, name: str, devices: Devices) -> DeviceView | None:
         if not array.is_cuda or self._torch.version.cuda is None:  # ROCm builds call their GPUs "cuda" too
@@ -101,11 +101,11 @@ class _Torch(Library):
             return self._torch.cuda.current_stream(x.device).cuda_stream or LEGACY_STREAM
         return self._raw_stream(x.get_device()) or LEGACY_STREAM
 
-    def maker(self, x: Any, dtype: np.dtype[Any] | None = None) -> Make:
+    def maker(self, x: Any, dtype: DType | None = None) -> Make:
         kind = x.dtype if dtype is None else getattr(self._torch, dtype.name)
         return partial(self._torch.empty, dtype=kind, device=x.device)
 
-    def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
+    def several(self, make: Make, shape: Ints, count: int) -> Sequence[Any]:
         rows, *rest = shape
         whole: Any = make((count * rows, *rest))
         return cast(Sequence[Any], whole.unsafe_split(rows))  # unlike with `split`, autograd sees independent arrays
@@ -139,15 +139,15 @@ class _CuPy(Library):
     def stream(self, x: Any) -> int:
         return self._cupy.cuda.get_current_stream(x.device.id).ptr or LEGACY_STREAM
 
-    def maker(self, x: Any, dtype: np.dtype[Any] | None = None) -> Make:
-        def make(shape: tuple[int, ...]) -> Any:
+    def maker(self, x: Any, dtype: DType | None = None) -> Make:
+        def make(shape: Ints) -> Any:
             with self._cupy.cuda.Device(device):
                 return self._cupy.empty(shape, kind)
 
         device, kind = x.device.id, dtype or x.dtype
         return make
 
-    def several(self, make: Make, shape: tuple[int, ...], count: int) -> Sequence[Any]:
+    def several(self, make: Make, shape: Ints, count: int) -> Sequence[Any]:
         return list(make((count, *shape)))
 
 
@@ -230,7 +230,7 @@ def view(array: Any, name: str, devices: Devices) -> DeviceView | None:
     return None
 
 
-def empty(shape: tuple[int, ...], like: DeviceView) -> Any:
+def empty(shape: Ints, like: DeviceView) -> Any:
     """Return an uninitialised array with the dtype and on the device of `like`.
 
     The array is of PyTorch or CuPy if the owner of `like` is, else a DeviceArray. It is also a DeviceArray if CuPy does
@@ -264,9 +264,7 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
     owner = found.owner
     if not isinstance(library(owner.__class__), _Torch | _CuPy):
         raise TypeError(f'trans="C" of a complex {type(owner).__name__} on a GPU: pass its conjugate, transposed')
-    copy = view(owner.conj(), "conj", devices)
-    assert copy is not None
-    return copy
+    return cast(DeviceView, view(owner.conj(), "conj", devices))
 
 
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
@@ -304,11 +302,11 @@ def _dlpack(array: Any, name: str, devices: Devices) -> DeviceView:
     return _checked(DeviceView(*place, dtype, devices()[tensor.device_id], LEGACY_STREAM, imported.readonly), name)
 
 
-def _dtype(spelled: Any, name: str) -> np.dtype[Any]:
+def _dtype(spelled: Any, name: str) -> DType:
     if str(spelled) in EXTRA:
         return extra(str(spelled), name)
     try:
-        dtype: np.dtype[Any] = np.dtype(spelled)
+        dtype: DType = np.dtype(spelled)
     except TypeError as error:
         raise TypeError(f"{name} has dtype {spelled}, which is not supported on a GPU") from error
     if dtype.kind not in "biufc" or dtype.name.startswith("float8"):

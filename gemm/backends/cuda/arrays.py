@@ -20,7 +20,7 @@ from gemm.backends.cuda.driver import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.transfer import fetch, send
 from gemm.core.errors import KernelFailed, delivering
 from gemm.core.operands import extent
-from gemm.core.problem import Device, DeviceView
+from gemm.core.problem import Device, DeviceView, DType, Ints
 
 CUDA, MANAGED = 2, 13  # kDLCUDA, kDLCUDAManaged
 _READ_ONLY = 1  # a bit of DLManagedTensorVersioned.flags
@@ -133,7 +133,7 @@ def _destroyed(capsule: int) -> None:
 _delete, _destroy = _Deleter(_forget), _Destructor(_destroyed)
 
 
-def export_dlpack(owner: Any, address: int, device: int, shape: tuple[int, ...], dtype: str, *, version: Any) -> Any:
+def export_dlpack(owner: Any, address: int, device: int, shape: Ints, dtype: str, *, version: Any) -> Any:
     """Return a capsule for C-ordered memory that `owner` keeps alive.
 
     `version` is the newest version of DLPack that the consumer knows. None means version 0.
@@ -150,7 +150,7 @@ def export_dlpack(owner: Any, address: int, device: int, shape: tuple[int, ...],
     return _new(place, label, _destroy)
 
 
-def packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+def packed(shape: Ints, itemsize: int) -> Ints:
     """Return the byte strides of a C-ordered array."""
     strides = [itemsize]
     for length in shape[:0:-1]:
@@ -175,7 +175,7 @@ class DeviceArray:
 
     def __init__(self, shape: Sequence[int], dtype: Any, device: Device) -> None:
         self.shape = tuple(int(length) for length in shape)
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.dtype: DType = np.dtype(dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         self.device = device
         self._lent = False  # whether the array was exported: other libraries may then use it on any stream

@@ -30,7 +30,7 @@ from gemm.catalog import Kernel
 from gemm.core.backend import Backend, Drivers, Kept, Launch
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import Work, item
-from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Operand, Problem
+from gemm.core.problem import ACTIVATIONS, Device, DeviceView, Ints, Operand, Problem
 
 _INSTALL = "Install NVRTC: pip install nvidia-cuda-nvrtc (for drivers of CUDA 12: nvidia-cuda-nvrtc-cu12)"
 _DRIVER = "Install or update the NVIDIA driver (nvidia-smi must list the GPU)"
@@ -319,7 +319,7 @@ class CudaBackend(Backend):
     def view(self, array: object, name: str) -> DeviceView | None:
         return array_metadata.view(array, name, self.devices)
 
-    def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
+    def empty(self, shape: Ints, like: DeviceView) -> DeviceView:
         return cast(DeviceView, self.view(array_metadata.empty(shape, like), "out"))
 
     def returned(self, result: DeviceView, example: object) -> object:

@@ -182,7 +182,7 @@ def _libraries() -> Iterator[Path]:
         yield from (path for path in sorted(folder.glob(pattern)) if "builtins" not in path.name)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def compiler(capability: int = 90, driver: int = 0) -> Compiler:
     """Return the newest NVRTC that compiles for the compute capability, and whose code the driver can load.
 

@@ -28,72 +28,67 @@ LOST = frozenset({214, 220, 226, 700, 702, *range(709, 711), *range(713, 720), 9
 """Errors that destroy the context. After one of them, every later CUDA call in the process fails, too."""
 
 
-class _Out:
-    """Marks an output parameter of a C function. The method of `Driver` returns the output and takes no pointer."""
+_TYPES = {
+    "int": c_int, "uint": c_uint, "ulonglong": c_ulonglong, "float": c_float, "size": c_size_t, "text": c_char_p,
+    "address": c_void_p,
+}  # fmt: skip
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
-
-
-_int, _uint, _size, _address = _Out(c_int), _Out(c_uint), _Out(c_size_t), _Out(c_void_p)
-_device, _stream, _event = c_int, c_void_p, c_void_p
-
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "cuInit": (c_uint,),
-    "cuDriverGetVersion": (_int,),
-    "cuDeviceGetCount": (_int,),
-    "cuDeviceGet": (_int, c_int),
-    "cuDeviceGetName": (c_char_p, c_int, _device),
-    "cuDeviceGetAttribute": (_int, c_int, _device),
-    "cuDeviceTotalMem_v2": (_size, _device),
-    "cuDevicePrimaryCtxRetain": (_address, _device),
-    "cuCtxPushCurrent_v2": (c_void_p,),
-    "cuCtxPopCurrent_v2": (_address,),
-    "cuCtxGetCurrent": (_address,),
-    "cuCtxSynchronize": (),
-    "cuMemAlloc_v2": (_address, c_size_t),
-    "cuMemFree_v2": (c_void_p,),
-    "cuMemAllocFromPoolAsync": (_address, c_size_t, c_void_p, _stream),
-    "cuMemFreeAsync": (c_void_p, _stream),
-    "cuMemPoolCreate": (_address, c_void_p),
-    "cuMemPoolSetAttribute": (c_void_p, c_int, c_void_p),
-    "cuMemPoolTrimTo": (c_void_p, c_size_t),
-    "cuMemHostAlloc": (_address, c_size_t, c_uint),
-    "cuMemFreeHost": (c_void_p,),
-    "cuMemcpyHtoD_v2": (c_void_p, c_void_p, c_size_t),
-    "cuMemcpyDtoH_v2": (c_void_p, c_void_p, c_size_t),
-    "cuMemcpyHtoDAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
-    "cuMemcpyDtoHAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
-    "cuMemcpyDtoDAsync_v2": (c_void_p, c_void_p, c_size_t, _stream),
-    "cuMemcpy2DAsync_v2": (c_void_p, _stream),
-    "cuMemsetD32Async": (c_void_p, c_uint, c_size_t, _stream),
-    "cuPointerGetAttribute": (c_void_p, c_int, c_void_p),
-    "cuStreamCreate": (_address, c_uint),
-    "cuStreamDestroy_v2": (_stream,),
-    "cuStreamQuery": (_stream,),
-    "cuStreamSynchronize": (_stream,),
-    "cuStreamWaitEvent": (_stream, _event, c_uint),
-    "cuStreamIsCapturing": (_stream, _int),
-    "cuStreamBeginCapture_v2": (_stream, c_int),
-    "cuStreamEndCapture": (_stream, _address),
-    "cuGraphInstantiateWithFlags": (_address, c_void_p, c_ulonglong),
-    "cuGraphLaunch": (c_void_p, _stream),
-    "cuGraphDestroy": (c_void_p,),
-    "cuEventCreate": (_address, c_uint),
-    "cuEventDestroy_v2": (_event,),
-    "cuEventRecord": (_event, _stream),
-    "cuEventSynchronize": (_event,),
-    "cuEventQuery": (_event,),
-    "cuEventElapsedTime": (_Out(c_float), _event, _event),
-    "cuModuleLoadData": (_address, c_char_p),
-    "cuModuleGetFunction": (_address, c_void_p, c_char_p),
-    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_int, c_void_p, c_int, c_size_t),
-    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, _stream, c_void_p, c_void_p),
-    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
-    "cuTensorMapEncodeTiled": (c_void_p, c_uint, c_uint, *[c_void_p] * 5, *[c_uint] * 4),
+_FUNCTIONS = {
+    "cuInit": "uint",
+    "cuDriverGetVersion": "*int",
+    "cuDeviceGetCount": "*int",
+    "cuDeviceGet": "*int int",
+    "cuDeviceGetName": "text int int",
+    "cuDeviceGetAttribute": "*int int int",
+    "cuDeviceTotalMem_v2": "*size int",
+    "cuDevicePrimaryCtxRetain": "*address int",
+    "cuCtxPushCurrent_v2": "address",
+    "cuCtxPopCurrent_v2": "*address",
+    "cuCtxGetCurrent": "*address",
+    "cuCtxSynchronize": "",
+    "cuMemAlloc_v2": "*address size",
+    "cuMemFree_v2": "address",
+    "cuMemAllocFromPoolAsync": "*address size address address",
+    "cuMemFreeAsync": "address address",
+    "cuMemPoolCreate": "*address address",
+    "cuMemPoolSetAttribute": "address int address",
+    "cuMemPoolTrimTo": "address size",
+    "cuMemHostAlloc": "*address size uint",
+    "cuMemFreeHost": "address",
+    "cuMemcpyHtoD_v2": "address address size",
+    "cuMemcpyDtoH_v2": "address address size",
+    "cuMemcpyHtoDAsync_v2": "address address size address",
+    "cuMemcpyDtoHAsync_v2": "address address size address",
+    "cuMemcpyDtoDAsync_v2": "address address size address",
+    "cuMemcpy2DAsync_v2": "address address",
+    "cuMemsetD32Async": "address uint size address",
+    "cuPointerGetAttribute": "address int address",
+    "cuStreamCreate": "*address uint",
+    "cuStreamDestroy_v2": "address",
+    "cuStreamQuery": "address",
+    "cuStreamSynchronize": "address",
+    "cuStreamWaitEvent": "address address uint",
+    "cuStreamIsCapturing": "address *int",
+    "cuStreamBeginCapture_v2": "address int",
+    "cuStreamEndCapture": "address *address",
+    "cuGraphInstantiateWithFlags": "*address address ulonglong",
+    "cuGraphLaunch": "address address",
+    "cuGraphDestroy": "address",
+    "cuEventCreate": "*address uint",
+    "cuEventDestroy_v2": "address",
+    "cuEventRecord": "address address",
+    "cuEventSynchronize": "address",
+    "cuEventQuery": "address",
+    "cuEventElapsedTime": "*float address address",
+    "cuModuleLoadData": "*address text",
+    "cuModuleGetFunction": "*address address text",
+    "cuFuncSetAttribute": "address int int",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": "*int address int size",
+    "cuLaunchKernel": "address uint uint uint uint uint uint uint address address address",
+    "cuLaunchKernelEx": "address address address address",
+    "cuTensorMapEncodeTiled": "address uint uint address address address address address uint uint uint uint",
 }
-"""{name in the library: parameters}. Callers omit the suffix _v2."""
+"""{name in the library: parameters}. Callers omit the suffix _v2. `*` marks an output, which the method returns."""
 
 
 class Driver:
@@ -113,8 +108,9 @@ class Driver:
         symbol = name if name in _FUNCTIONS else f"{name}_v2"
         parameters = _FUNCTIONS[symbol]
         native = getattr(self._library, symbol, None)
-        method = _missing(name) if native is None else _method(self, name, native, parameters)
-        self.__dict__[name] = method
+        if native is None:
+            raise KernelFailed(f"this CUDA driver is too old: it has no {name}; update it")
+        method = self.__dict__[name] = _method(self, name, native, parameters)
         return method
 
     def address(self, name: str) -> int:
@@ -133,17 +129,11 @@ class Driver:
         return KernelFailed(f"{name}: {cause}", memory=status == OUT_OF_MEMORY, lost=status in LOST)
 
 
-def _missing(name: str) -> Callable[..., Any]:
-    def absent(*_: Any) -> Any:
-        raise KernelFailed(f"this CUDA driver is too old: it has no {name}; update it")
-
-    return absent
-
-
-def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...]) -> Callable[..., Any]:
-    place = next((at for at, p in enumerate(parameters) if isinstance(p, _Out)), None)
-    native.restype = c_int
-    native.argtypes = [POINTER(p.kind) if isinstance(p, _Out) else p for p in parameters]
+def _method(driver: Driver, name: str, native: Any, parameters: str) -> Callable[..., Any]:
+    words = parameters.split()
+    kinds: list[Any] = [_TYPES[word.lstrip("*")] for word in words]
+    place = next((at for at, word in enumerate(words) if word.startswith("*")), None)
+    native.restype, native.argtypes = c_int, kinds
     if place is None:
 
         def called(*inputs: Any) -> bool:
@@ -154,7 +144,8 @@ def _method(driver: Driver, name: str, native: Any, parameters: tuple[Any, ...])
 
         return called
 
-    kind = parameters[place].kind
+    kind = kinds[place]
+    native.argtypes = [*kinds[:place], POINTER(kind), *kinds[place + 1 :]]
 
     def returning(*inputs: Any) -> Any:
         result = kind()

@@ -24,6 +24,8 @@ from gemm.backends.cuda.launch_plan import SCALE_AT, Layout, Recipe
 from gemm.backends.cuda.operand_layout import OUT, WORKSPACE, C, Map, Step
 from gemm.catalog import launch_arithmetic
 from gemm.core.errors import KernelFailed
+from gemm.core.operands import span
+from gemm.core.problem import Ints
 
 _FUNCTIONS = (
     "cuLaunchKernel", "cuLaunchKernelEx", "cuTensorMapEncodeTiled", "cuMemAllocFromPoolAsync", "cuMemFreeAsync",
@@ -32,7 +34,7 @@ _FUNCTIONS = (
 
 
 @cache
-def _addresses() -> tuple[int, ...]:
+def _addresses() -> Ints:
     return tuple(cuda().address(name) for name in _FUNCTIONS)
 
 
@@ -55,7 +57,7 @@ class Launches:
         self.native = None if memo is None else memo.Sequence(_addresses(), gpu.context, pool, *given)
         self._sequence = self.native or Sequence(gpu, *given)
 
-    def run(self, stream: int, addresses: tuple[int, ...], scale: bytes) -> None:
+    def run(self, stream: int, addresses: Ints, scale: bytes) -> None:
         """Enqueue the product. Raises KernelFailed.
 
         Args:
@@ -191,7 +193,7 @@ class Launched(NamedTuple):
 
     launches: Launches
     layout: Layout
-    addresses: tuple[int, ...]
+    addresses: Ints
 
     @property
     def overwrites_c(self) -> bool:
@@ -229,7 +231,7 @@ class Replay:
         strides = list(layout.strides)
         if layout.bias is not None:
             strides.append(tuple(sizes[4] * step for step in layout.bias))
-        self.spans = [_span(*each) for each in zip(shapes, strides, sizes, strict=False)]
+        self.spans = [span(*each) for each in zip(shapes, strides, sizes, strict=False)]
 
     def results(self, count: int) -> Any:
         """Return new arrays for the results of `count` products."""
@@ -278,15 +280,3 @@ class Replay:
 def _itemsize(x: Any) -> int:
     """Return the element size, in bytes, of an array of any library."""
     return int(x.element_size() if hasattr(x, "element_size") else x.dtype.itemsize)
-
-
-def _span(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int]:
-    """Return (low, high), in bytes from the address of the first element.
-
-    low: where the lowest element begins; 0 or negative. high: where the highest element ends.
-
-    Both numbers must be exact. Allocators place arrays directly next to each other. If a span were too large,
-    neighbouring arrays would seem to overlap, and the product would not be repeated.
-    """
-    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True) if length]
-    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + size

@@ -17,6 +17,7 @@ from gemm.backends.cuda.operand_layout import BIAS, OUT, SIZES, WORKSPACE, A, B,
 from gemm.catalog import Kernel, launch_arithmetic, simplest
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import same_stack
+from gemm.core.problem import Ints
 
 GRID = 65535
 """The maximum number of thread blocks along the y axis of a grid."""
@@ -69,13 +70,13 @@ class Layout(NamedTuple):
             table entries, and `aligned` is the alignment of the operands themselves.
     """
 
-    shape: tuple[int, ...]
+    shape: Ints
     k: int
-    strides: tuple[tuple[int, ...], ...]
-    aligned: tuple[int, ...]
+    strides: tuple[Ints, ...]
+    aligned: Ints
     reads_c: bool = False
     ordered: bool = False
-    bias: tuple[int, ...] | None = None
+    bias: Ints | None = None
     activation: int = 0
     kept: bool = False
     apart: bool = False
@@ -126,7 +127,7 @@ def swaps(kernel: Kernel, layout: Layout) -> bool:
     return abs(row) < abs(column)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 

@@ -28,6 +28,7 @@ from gemm.backends.cuda.driver import Driver, cuda
 from gemm.core import engine
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import aligned
+from gemm.core.problem import Ints
 
 SLOT = 16 << 20
 """Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times the time to start a copy."""
@@ -175,9 +176,7 @@ class Slot(NamedTuple):
     def address(self) -> int:
         return int(self.memory.__array_interface__["data"][0])
 
-    def array(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0
-    ) -> np.ndarray:
+    def array(self, shape: Ints, strides: Ints, dtype: np.dtype[Any], offset: int = 0) -> np.ndarray:
         """Return an array in the slot. The array begins `offset` bytes after the beginning of the slot."""
         array: np.ndarray = np.ndarray(shape, dtype, self.memory, offset, strides)
         return array

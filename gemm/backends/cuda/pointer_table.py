@@ -26,7 +26,7 @@ from gemm.backends.cuda.pinned import Ring, Slot
 from gemm.core import engine, threads
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import item
-from gemm.core.problem import DeviceView
+from gemm.core.problem import DeviceView, Ints
 
 Columns = tuple[Any, Any, Any, Any]
 """The operands a, b, c and out of several products. Each is a list or tuple with an array for each product, or one
@@ -165,7 +165,7 @@ def collect(slot: Slot, replay: Replay, columns: Columns, start: int, count: int
     return Table(count, replay.layout, bits, in_place, results) if count >= LEAST else None
 
 
-def read(reader: Library, columns: Columns, start: int, count: int, address: int) -> tuple[int, tuple[int, ...]]:
+def read(reader: Library, columns: Columns, start: int, count: int, address: int) -> tuple[int, Ints]:
     """Write the addresses of up to `count` products, from product `start` on, to the table at `address`.
 
     Reading stops at the first product whose metadata differ from those of product `start`.

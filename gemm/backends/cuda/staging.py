@@ -65,14 +65,8 @@ def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
             stage(gpu, enqueue, work.part({axis: of}), cuts_k=cuts_k)
         except (KernelFailed, MemoryError) as error:
             if in_place and of[0] > 0:
-                raise _spoilt(error) from error
+                raise KernelFailed.of(error, spoilt=True) from None
             raise
-
-
-def _spoilt(error: KernelFailed | MemoryError) -> KernelFailed:
-    """Return the error for a product whose out, which is also c, was partly written before `error`."""
-    cause = KernelFailed.of(error)
-    return KernelFailed(str(cause), memory=cause.memory, lost=cause.lost, spoilt=True)
 
 
 def _stage_along_k(gpu: Any, enqueue: Enqueue, work: Work, in_place: bool) -> None:
@@ -207,7 +201,7 @@ class _Product:
             transfers.advance(wait=True)
         except (KernelFailed, MemoryError) as error:
             if self._in_place and transfers.wrote:
-                raise _spoilt(error) from error
+                raise KernelFailed.of(error, spoilt=True) from None
             raise
         finally:
             channel.settle()

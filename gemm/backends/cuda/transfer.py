@@ -22,6 +22,7 @@ import numpy as np
 from gemm.backends.cuda.driver import LEGACY_STREAM, cuda, follow
 from gemm.backends.cuda.pinned import AHEAD, DEPTH, SLOT, Channel, Slot, channels
 from gemm.core.operands import Cut, Range
+from gemm.core.problem import Ints
 
 _MEMCPY2D = struct.Struct(2 * "2QI4x4Q" + "2Q")
 """struct CUDA_MEMCPY2D: x, y, memory type, host address, device address, array and pitch of the source; the same fields
@@ -46,10 +47,10 @@ class Block:
         nbytes: the size in bytes, padding included.
     """
 
-    axes: tuple[int, ...]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    whole: tuple[int, ...]
+    axes: Ints
+    shape: Ints
+    strides: Ints
+    whole: Ints
     nbytes: int
 
     def on_host(self, array: np.ndarray) -> np.ndarray:
@@ -72,8 +73,8 @@ def block(array: np.ndarray, *, padded: bool = True) -> Block:
     return _block(array.shape, array.strides, array.dtype.itemsize, padded)
 
 
-@lru_cache(maxsize=1024)
-def _block(sizes: tuple[int, ...], along: tuple[int, ...], itemsize: int, padded: bool) -> Block:
+@lru_cache(1024)
+def _block(sizes: Ints, along: Ints, itemsize: int, padded: bool) -> Block:
     """Return the Block of an array with the shape `sizes` and the strides `along`."""
     steps = [abs(step) if n > 1 else 0 for step, n in zip(along, sizes, strict=True)]
     axes = tuple(sorted((axis for axis, step in enumerate(steps) if step), key=lambda axis: -steps[axis]))
@@ -104,7 +105,7 @@ class Piece(NamedTuple):
     """
 
     place: tuple[Any, ...]
-    strides: tuple[int, ...]
+    strides: Ints
     offset: int
     width: int
     rows: int

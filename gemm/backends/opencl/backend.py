@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -30,7 +30,7 @@ from gemm.core import threads
 from gemm.core.backend import Backend, Drivers, Launch
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.operands import expanded, extent
-from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.core.problem import Device, DeviceView, DType, Ints, Operand, Problem
 
 log = logging.getLogger("gemm")
 
@@ -285,7 +285,7 @@ class OpenCLBackend(Backend):
                 known = self._foreign[key] = describe(cl_device, key, Handle(cl_device, context))
             return known
 
-    def empty(self, shape: tuple[int, ...], like: DeviceView) -> DeviceView:
+    def empty(self, shape: Ints, like: DeviceView) -> DeviceView:
         import pyopencl.array as cla
 
         with like.device.handle.reported("no memory for a result"):
@@ -293,11 +293,9 @@ class OpenCLBackend(Backend):
             array = cla.Array(queue, shape, like.dtype, allocator=like.owner.allocator)
         if like.queue is None:
             array = array.with_queue(None)
-        view = self.view(array, "out")
-        assert view is not None
-        return view
+        return cast(DeviceView, self.view(array, "out"))
 
-    def shared(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+    def shared(self, shape: Ints, dtype: DType, device: Device) -> np.ndarray | None:
         return empty(shape, dtype, device)
 
     def wraps(self, device: Device) -> int:
@@ -319,9 +317,8 @@ class OpenCLBackend(Backend):
         import pyopencl.array as cla
 
         with device.handle.reported("no memory for an operand"):
-            view = self.view(cla.to_device(device.handle.queue, np.ascontiguousarray(array)), "array")
-        assert view is not None
-        return view
+            copy = cla.to_device(device.handle.queue, np.ascontiguousarray(array))
+        return cast(DeviceView, self.view(copy, "array"))
 
     def to_host(self, view: DeviceView) -> np.ndarray:
         import pyopencl as cl

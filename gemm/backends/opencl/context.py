@@ -103,7 +103,8 @@ class Handle:
         try:
             yield
         except KernelFailed as error:
-            raise KernelFailed(f"{what}: {error}", memory=error.memory, lost=error.lost, spoilt=error.spoilt) from error
+            error.args = (f"{what}: {error}",)
+            raise
         except cl.Error as error:
             code = cl.status_code
             full = (code.MEM_OBJECT_ALLOCATION_FAILURE, code.OUT_OF_RESOURCES, code.OUT_OF_HOST_MEMORY,

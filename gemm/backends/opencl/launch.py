@@ -16,7 +16,7 @@ from gemm.catalog import Kernel
 from gemm.core import disk_cache
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import identical, same_stack, transposed
-from gemm.core.problem import Device, DeviceView, Operand, Problem
+from gemm.core.problem import Device, DeviceView, Ints, Operand, Problem
 
 
 class Launcher:
@@ -191,7 +191,7 @@ class Launcher:
         return tile((m, n, k), staged, self.dtype.itemsize, image, most)
 
     def _one(
-        self, traffic: Traffic, stacks: list[Operand], index: tuple[int, ...], corner: tuple[slice, slice, slice],
+        self, traffic: Traffic, stacks: list[Operand], index: Ints, corner: tuple[slice, slice, slice],
         most: int, scalars: tuple[float, float],
     ) -> None:  # fmt: skip
         """Compute one tile of out, in pieces of at most `most` elements along k.
@@ -231,7 +231,7 @@ class Launcher:
         if not isinstance(goal, DeviceView):
             traffic.fetch("out", goal)
 
-    def _add_parts(self, traffic: Traffic, shape: tuple[int, ...], args: tuple[Any, ...], scale: np.ndarray) -> None:
+    def _add_parts(self, traffic: Traffic, shape: Ints, args: tuple[Any, ...], scale: np.ndarray) -> None:
         """Add up the raw sums of the parts of k for a tile of the given shape."""
         count, height, width = shape
         lanes = min(128, self.limit)

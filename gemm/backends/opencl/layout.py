@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.core.problem import DeviceView, Operand
+from gemm.core.problem import DeviceView, Ints, Operand
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
     return layout("a", -0.0), layout("b", 0.0)
 
 
-def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) -> Operand:
+def stacked(operand: Operand, lengths: Ints, steps: Ints) -> Operand:
     """Return `operand` as a stack with batch axes of the given lengths and byte strides (`steps`).
 
     The batch axes are the operand's own, possibly merged.
@@ -88,7 +88,7 @@ def stacked(operand: Operand, lengths: tuple[int, ...], steps: tuple[int, ...]) 
     return np.lib.stride_tricks.as_strided(first, shape, strides)
 
 
-def part(operand: Operand, index: tuple[int, ...], batch: slice, rows: slice, cols: slice) -> Operand:
+def part(operand: Operand, index: Ints, batch: slice, rows: slice, cols: slice) -> Operand:
     """Return a part of a stack as an operand with the axes (batch, rows, cols).
 
     The part contains the matrices `batch` of the stack at `index`, each cut to `rows` and `cols`. If all matrices are
@@ -141,7 +141,7 @@ class Tile:
             yield slice(z, min(z + self.batch, batch)), slice(i, min(i + self.m, m)), slice(j, min(j + self.n, n))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def tile(
     whole: tuple[int, int, int], slabs: tuple[tuple[Layout, str, str], ...], itemsize: int, image: tuple[int, int],
     nbytes: int,

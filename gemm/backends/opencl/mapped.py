@@ -27,7 +27,7 @@ from gemm.backends.opencl.layout import HostMemory, Layout, fits
 from gemm.core import threads
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import aligned
-from gemm.core.problem import LINE, PAGE, WRAPPED_FROM, Device, DeviceView, Operand
+from gemm.core.problem import LINE, PAGE, WRAPPED_FROM, Device, DeviceView, DType, Ints, Operand
 
 
 class Mapped:
@@ -85,7 +85,8 @@ class Mapped:
                     with self.handle.reported("the driver does not give an array's memory back"):
                         self._enqueue()  # the error may come from the product: try once more
                 except KernelFailed as error:
-                    raise KernelFailed(str(error), lost=error.lost, spoilt=True) from error
+                    error.memory, error.spoilt = False, True
+                    raise
                 raise
 
     def _enqueue(self) -> None:
@@ -130,7 +131,7 @@ def _leave() -> None:
             keep(owner._mapping)
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: Device) -> np.ndarray | None:
+def empty(shape: Ints, dtype: DType, device: Device) -> np.ndarray | None:
     """Return an array in memory that `device` shares with the host.
 
     The rows are padded so that kernels can read the array in place. Returns None if the device shares no memory with

@@ -23,7 +23,7 @@ from gemm.backends.opencl.context import Handle, Memory, unmapped
 from gemm.backends.opencl.layout import Layout, Staged, in_place
 from gemm.core import backend, disk_cache
 from gemm.core.errors import KernelFailed
-from gemm.core.problem import DeviceView, Operand
+from gemm.core.problem import DeviceView, DType, Ints, Operand
 
 _SQUARE = (32, 8, 1)
 """The work-group size for packing with TURN (see pack_operand.cl). Such a work-group packs 32 x 32 elements, and each
@@ -51,8 +51,8 @@ class Command:
     """
 
     program: tuple[str, str, str]
-    extent: tuple[int, ...]
-    group: tuple[int, ...] | None
+    extent: Ints
+    group: Ints | None
     args: tuple[Any, ...]
     packs: int = 0
     scale: int | None = None
@@ -95,9 +95,7 @@ class Traffic:
             self._write(operand, memory, layout)
         return staged
 
-    def reserve(
-        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], layout: Layout, host: bool
-    ) -> tuple[Staged, Memory]:
+    def reserve(self, name: str, shape: Ints, dtype: DType, layout: Layout, host: bool) -> tuple[Staged, Memory]:
         """Return memory for (batch, rows, cols) elements in `layout`. It is reserved as `name` until the call ends."""
         self.release(name)
         batch, (rows, cols) = shape[0], layout.padded(*shape[1:])

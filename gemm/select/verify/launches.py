@@ -11,7 +11,7 @@ import numpy as np
 from gemm.catalog import Kernel, simplest
 from gemm.core.backend import Backend
 from gemm.core.numpy_original import matmul
-from gemm.core.problem import Device, DeviceView, Problem
+from gemm.core.problem import Device, DeviceView, DType, Problem
 from gemm.select.verify.regimes import name_of
 from gemm.select.verify.single import (
     FAR,
@@ -257,7 +257,7 @@ def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], pr
     return True
 
 
-def _far(backend: Backend, device: Device, dtype: np.dtype[Any], m: int, n: int) -> DeviceView:
+def _far(backend: Backend, device: Device, dtype: DType, m: int, n: int) -> DeviceView:
     """Return uninitialized device memory for an m × n matrix whose last row begins beyond 2**31 elements."""
     row = max(n, -(-FAR // (m - 1)) // 16 * 16 + 16)
     like = backend.to_device(np.zeros(16, np.uint8), device)

@@ -17,7 +17,7 @@ from gemm.catalog import Kernel
 from gemm.core import operands
 from gemm.core.backend import Backend
 from gemm.core.numpy_original import matmul
-from gemm.core.problem import FP8, NARROW, Device, DeviceView, Problem
+from gemm.core.problem import FP8, NARROW, Device, DeviceView, DType, Ints, Problem
 
 FAR = 1 << 31
 """The least offset in elements that does not fit into a signed 32-bit integer."""
@@ -26,14 +26,14 @@ SPARSE = 96
 type."""
 
 
-def types_of(kernel: Kernel) -> tuple[np.dtype[Any], list[np.dtype[Any]]]:
+def types_of(kernel: Kernel) -> tuple[DType, list[DType]]:
     """Return the type of a kernel's results and the types of a and b; float32 if the kernel takes any type."""
     names = "float32" if kernel.dtype == "*" else kernel.dtype, *kernel.inputs
     dtype, *types = (operands.named(name, kernel.name) for name in names)
     return dtype, types or [dtype, dtype]
 
 
-def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+def random_matrix(random: np.random.Generator, dtype: DType, shape: Ints) -> np.ndarray:
     """Return random numbers. Integers take any value of their type; reals and complex parts are from -1 to 1."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
@@ -42,7 +42,7 @@ def random_matrix(random: np.random.Generator, dtype: np.dtype[Any], shape: tupl
     return (values + 1j * random.uniform(-1, 1, shape) if dtype.kind == "c" else values).astype(dtype)
 
 
-def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], letter: str = "N") -> np.ndarray:
+def ones(dice: np.random.Generator, dtype: DType, shape: Ints, letter: str = "N") -> np.ndarray:
     """Return an array of random elements: 1 or -1; 1 or 0 for unsigned types. Complex elements have two such parts.
 
     Args:
@@ -65,7 +65,7 @@ def ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]
     return drawn.view(dtype).reshape(shape)
 
 
-def few_ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], most: int = SPARSE) -> np.ndarray:
+def few_ones(dice: np.random.Generator, dtype: DType, shape: Ints, most: int = SPARSE) -> np.ndarray:
     """Return an array with the elements of `ones` in at most `most` random places of each row, and 0 elsewhere."""
     found = np.zeros(shape, dtype)
     some = (*shape[:-1], min(most, shape[-1]))
@@ -73,7 +73,7 @@ def few_ones(dice: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, 
     return found
 
 
-def poisoned(dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+def poisoned(dtype: DType, shape: Ints) -> np.ndarray:
     """Return an array for results, filled with a value that no product has: NaN, or bytes of 0xA5 in integers."""
     poison = np.uint8(0xA5 if dtype.kind in "iu" else 0xFF)
     return np.full((*shape[:-1], shape[-1] * dtype.itemsize), poison).view(dtype)
@@ -176,7 +176,7 @@ def check_single(backend: Backend, kernel: Kernel, device: Device, case: Case) -
     random = np.random.default_rng(list(case.__dict__.values())[:3])
     lead = (case.batch,) if case.batch > 1 else ()
 
-    def matrix(own: np.dtype[Any], rows: int, columns: int, flip: bool = False) -> np.ndarray:
+    def matrix(own: DType, rows: int, columns: int, flip: bool = False) -> np.ndarray:
         shape = (*lead, columns, rows) if flip else (*lead, rows, columns)
         values = random_matrix(random, own, shape)
         return np.swapaxes(values, -1, -2) if flip else values
@@ -199,7 +199,7 @@ def check_single(backend: Backend, kernel: Kernel, device: Device, case: Case) -
         raise Mismatch(f"{kernel.name} on {device.name}: {case} wrote outside its output")
 
 
-def unit(kernel: Kernel, dtype: np.dtype[Any], k: int) -> float:
+def unit(kernel: Kernel, dtype: DType, k: int) -> float:
     """Return the factor of |a|·|b| in the error bound of `kernel`, which sums in `dtype`; see `gemm.gemm`."""
     if kernel.precision == "medium" and any(name in FP8 for name in kernel.inputs):
         return 2.0**-5 + (k + 2) * 2.0**-24
