@@ -5,13 +5,14 @@ top-left rectangle of out with these rows and columns. Panel i of a and panel i 
 the previous rectangle by an L-shaped region. gemm computes the region, and fetches the results, while it sends the next
 panels.
 
-Narrow panels start the arithmetic early. Panels that are too narrow leave multiprocessors idle.
+The computable part of out grows with the square of the data sent, so the first panels can be narrow at little cost.
+Panels that are too narrow leave multiprocessors idle.
 
-`panels` simulates several ways of cutting, each with panels of one width. The simulation has five resources: the thread
-that copies between arrays and staging slots, the thread that calls the driver, the link to the device, the
-multiprocessors, and the link from the device. Among the ways whose time is within 2 % of the shortest time, `panels`
-takes the way with the fewest launches. Consecutive rectangles run on different streams, so that the next rectangle can
-begin on multiprocessors that the previous one no longer needs.
+`panels` simulates several ways of cutting. The simulation has five resources: the thread that copies between arrays and
+staging slots, the thread that calls the driver, the link to the device, the multiprocessors, and the link from the
+device. Among the ways whose time is within 2 % of the shortest time, `panels` takes the way with the fewest launches.
+Consecutive rectangles run on different streams, so that the next rectangle can begin on multiprocessors that the
+previous one no longer needs.
 """
 
 from __future__ import annotations
@@ -37,8 +38,6 @@ two times count as equal."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
 _GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
-_WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24)
-"""The widths of the panels of the longer axis, in halves of _NARROWEST. The other axis has as many panels."""
 LINE = 4096
 """Bytes that a contiguous line needs so that the copy engine transfers at its full rate. With lines of half this size,
 the copy engine reaches little more than half of the rate."""
@@ -176,20 +175,35 @@ def _candidates(shape: Shape) -> Iterator[tuple[Cuts, Cuts]]:
     m, n = shape.m, shape.n
     yield (0, m), (0, n)
     longest = max(m, n)
-    for halves in _WIDTHS:
-        width = halves * _NARROWEST // 2
-        shares = [at / longest for at in range(width, longest, width)]
-        if shares:
-            ends = len(shares) + 1
-            tall, wide = _cuts(m, shares, shape.rows), _cuts(n, shares, shape.columns)
-            yield tall, (0, *[n] * ends)
-            if not shape.fixed:
-                yield from ((tall, wide), ((0, *[m] * ends), wide))
+    for first in (_NARROWEST, 2 * _NARROWEST, 3 * _NARROWEST, 4 * _NARROWEST):
+        for most in (first, 2 * first, 4 * first, 8 * first):
+            if most < longest:
+                shares = _shares(shape, first / longest, most / longest)
+                ends = len(shares) - 1
+                tall, wide = _cuts(m, shares, shape.rows), _cuts(n, shares, shape.columns)
+                yield tall, (0, *[n] * ends)
+                if not shape.fixed:
+                    yield from ((tall, wide), ((0, *[m] * ends), wide))
+
+
+def _shares(shape: Shape, first: float, most: float) -> list[float]:
+    """Return cuts as fractions of the axes.
+
+    Each panel has the width that can be sent while the previous step is computed, but at least `first` and at most
+    `most`.
+    """
+    link = max(1, shape.m * shape.a + shape.n * shape.b) * shape.k / LINK
+    compute = shape.m * shape.n * shape.k / shape.rate
+    shares = [0.0, first]
+    while shares[-1] < 1:
+        width = compute * (shares[-1] ** 2 - shares[-2] ** 2) / link
+        shares.append(shares[-1] + min(max(width, first), most))
+    return [*shares[:-1], 1.0]
 
 
 def _cuts(length: int, shares: list[float], best: int) -> Cuts:
-    """Cut an axis of this length at these fractions, at multiples of `best` if possible."""
     if length < 2 * _NARROWEST:
-        return (0, *[length] * (len(shares) + 1))
+        return (0, *[length] * (len(shares) - 1))
     grain = max(_GRAIN, best)
-    return (0, *(min(length, -(-round(share * length) // grain) * grain) for share in shares), length)
+    inner = [min(length, -(-round(share * length) // grain) * grain) for share in shares[1:-1]]
+    return (0, *inner, length)
