@@ -122,7 +122,7 @@ def test_few_rows(row, m, n, k):
 
 @pytest.mark.parametrize("k", [1, 3, 16])
 def test_short_k(row, k):
-    """A short k computes C by rows: whole tiles, the last columns and the last rows, with a and b packed or in place."""
+    """A short k computes C by rows: whole tiles, last columns and last rows, with a and b packed or in place."""
     mr, nr = row.params["MR"], row.params["NR"]
     for m, n in [(1, 2 * nr), (mr, 2 * nr + 1), (2 * mr + 1, 3 * nr - 1), (70 * mr + 1, 5 * nr + 3), (mr + 1, 40 * nr)]:
         a, b, c = operands(row, m, n, k)
