@@ -127,7 +127,7 @@ def _faint(kernel: Kernel, problem: Problem, way: Launched) -> int:
 
 
 def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
-    """Yield products of a few tiles, and of about 1, 2 and 3 waves of tiles.
+    """Yield products of a few tiles, and of about 1/2, 1, 3/2, 2 and 3 waves of tiles.
 
     The number of tiles in a wave depends on the number of parts of k. All possible numbers of parts are tried.
     """
@@ -135,11 +135,13 @@ def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
     most = max(p.get("parts", 0), 1)
     if "sm_count" in device.limits:
         members = p.get("MULTICAST", 1)
-        cuts = range(1, min(most, launch_arithmetic.CLUSTER // members) + 1)
-        rooms = {launch_arithmetic.room(units, launch_arithmetic.resident(kernel), members * cut) for cut in cuts}
+        rooms = {launch_arithmetic.room(units, launch_arithmetic.resident(kernel), members * cut) // apart or 1
+                 for cut in range(1, min(most, launch_arithmetic.CLUSTER // members) + 1)
+                 for apart in (1, cut if launch_arithmetic.OVERLAPPING not in device.features else 1)}  # fmt: skip
     else:
         rooms = {units}
     tiles = {max(1, waves * room + more) for room in rooms for waves in (0, 1, 2, 3) for more in (-1, 0, 1, 2, 3)}
+    tiles |= {max(1, room // 2) for room in rooms} | {room + max(1, room // 2) for room in rooms}
     depth = p.get("BK", 16)
     for count in sorted(tiles):
         shapes = [shape for batch in (1, 2, 3, 5) for shape in [_shape(kernel, count, batch)] if shape]
