@@ -517,10 +517,9 @@ TARGET INLINE void LOCAL(dots_of_groups)(const int rows, const int groups, const
         EACH(g, groups) LOCAL(finish)(x, r, j + g * VL, sum[r * groups + g], count == VL, part);
 }
 
-/* Multiplies a few rows of a by a b with b_ps = 1. Several groups at a time hide the
- * latency of the FMAs and share the elements of a. But if the columns of b are a multiple of a large power of two apart,
- * the lines of all columns share few sets of the L1 cache, each of which holds WAYS lines. PERIOD is the distance of lines
- * in the same set. */
+/* Multiplies a few rows of a by a b with b_ps = 1. Several groups at a time hide the latency of the FMAs and share the
+ * elements of a. But if the columns of b are a multiple of a large power of two apart, the lines of all columns share few
+ * sets of the L1 cache, each of which holds WAYS lines. PERIOD is the distance of lines in the same set. */
 TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
     enum { WAYS = 8, PERIOD = 4096, GROUPS = WAYS * PERIOD / VL };
     const int64_t step = x->b_cs * (int64_t)sizeof(IN), power = step & -step;

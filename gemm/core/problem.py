@@ -132,9 +132,15 @@ class DeviceView:
 
     def broadcast_to(self, shape: Sequence[int]) -> DeviceView:
         """The view broadcast to `shape` with zero strides, by NumPy's rules."""
-        stand_in = np.lib.stride_tricks.as_strided(np.empty(0, np.uint8), self.shape, self.strides)  # never read
-        own = np.broadcast_to(stand_in, shape)
-        return replace(self, shape=own.shape, strides=own.strides)
+        lead = len(shape) - self.ndim
+        if lead < 0:
+            raise ValueError(f"cannot broadcast {self.shape} to {tuple(shape)}")
+        strides = [0] * lead
+        for have, want, stride in zip(self.shape, shape[lead:], self.strides, strict=True):
+            if have != want and have != 1:
+                raise ValueError(f"cannot broadcast {self.shape} to {tuple(shape)}")
+            strides.append(stride if have == want else 0)
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
 
 
 Operand = np.ndarray | DeviceView

@@ -65,7 +65,7 @@ def stage(gpu: Any, enqueue: Enqueue, work: Work, *, cuts_k: bool) -> None:
             stage(gpu, enqueue, work.part({axis: of}), cuts_k=cuts_k)
         except (KernelFailed, MemoryError) as error:
             if in_place and of[0] > 0:
-                raise KernelFailed.of(error, spoilt=True) from None
+                raise KernelFailed.of(error, spoilt=True) from error.__cause__
             raise
 
 
@@ -201,7 +201,7 @@ class _Product:
             transfers.advance(wait=True)
         except (KernelFailed, MemoryError) as error:
             if self._in_place and transfers.wrote:
-                raise KernelFailed.of(error, spoilt=True) from None
+                raise KernelFailed.of(error, spoilt=True) from error.__cause__
             raise
         finally:
             channel.settle()
