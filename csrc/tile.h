@@ -61,7 +61,7 @@
  *   FMA_ELEMENT(x, y, z)            x * y + z if x is the result of ELEMENT (default: FMA)
  *   K_LOOP(rows, nv, acc, k, a, b)  the k loop of an MR x NV tile of packed panels; must keep the order of k
  *   ACCUMULATORS_UNPACKED           ACCUMULATORS for an unpacked a (default: ACCUMULATORS)
- *   STREAM           if defined, there are special loops for m <= GEMM_FEW that read b in the order of memory
+ *   STREAM           if defined, there are special loops for a few rows that read b in the order of memory
  *   STREAM_FROM      minimum n for the special loop over an unpacked b with b_cs = 1 (default: the width of 4 panels)
  *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH   transposed[p] = the vector of x[i * rs + p] over VL rows i,
  *                    for p < TRANSPOSE_DEPTH; rows i >= count are zero and not read
@@ -338,14 +338,16 @@ static LOCAL(function) *const LOCAL(of_rows_beside)[] = {
     LOCAL(JOIN(beside, 5)), LOCAL(JOIN(beside, 6)),  LOCAL(JOIN(beside, 7)),  LOCAL(JOIN(beside, 8)),
     LOCAL(JOIN(beside, 9)), LOCAL(JOIN(beside, 10)), LOCAL(JOIN(beside, 11)), LOCAL(JOIN(beside, 12))};
 
-/* Computes a block with a short k. Writing C then takes most of the time, so the tiles follow C's rows: the hardware
- * prefetcher fetches the lines of MR rows, but not lines that are a row apart. */
-TARGET static void LOCAL(compute_by_rows)(const gemm_block *x) {
+/* Computes a block with a short k. Writing C then takes most of the time, so the tiles follow the rows of C: the hardware
+ * prefetcher follows a few rows along their length, but not a column from row to row. */
+TARGET static void LOCAL(compute_by_rows)(const gemm_block *x, int strided_a) {
     const int64_t whole = x->n / NR, rest = x->n % NR;
     const int nv = (int)((rest + VL - 1) / VL), last_count = (int)rest - (nv - 1) * VL;
+    const int64_t height = strided_a && LOCAL(heights)[NV - 1] < MR ? LOCAL(heights)[NV - 1] : MR;
+    const int64_t a_step = strided_a ? height * x->a_rs : x->a_ts;
     const IN *a = (const IN *)x->a, *b = (const IN *)x->b;
-    for (int64_t i = 0; i < x->m; i += MR, a += x->a_ts) {
-        const int64_t rows = x->m - i < MR ? x->m - i : MR;
+    for (int64_t i = 0; i < x->m; i += height, a += a_step) {
+        const int64_t rows = x->m - i < height ? x->m - i : height;
         LOCAL(of_rows_beside)[rows - 1](x, i, 0, whole, a, b, 0, x->b_ts, VL);
         if (rest) LOCAL(table)[nv - 1][rows - 1](x, i, whole * NR, 1, a, b + whole * x->b_ts, 0, 0, last_count);
     }
@@ -472,10 +474,10 @@ TARGET INLINE void LOCAL(dots_of_groups)(const int rows, const int groups, const
     V sum[GEMM_FEW_DOTS * MOST];
     EACH(r, rows)
         EACH(g, groups) {
-            const T *start = from + r * x->from_rs + j + g * VL;
+            const int64_t start = r * x->from_rs + j + g * VL;
             V *const to = sum + r * groups + g;
             *to = ZERO;
-            if (from) *to = count == VL ? LOAD(start) : LOAD_PART(start, part);
+            if (from) *to = count == VL ? LOAD(from + start) : LOAD_PART(from + start, part);
         }
     int64_t p = 0;
     /* Of the TRANSPOSE_DEPTH terms from p on, adds those from number `first` on, and before number `end`. */
@@ -518,8 +520,9 @@ TARGET INLINE void LOCAL(dots_of_groups)(const int rows, const int groups, const
 }
 
 /* Multiplies a few rows of a by a b with b_ps = 1. Several groups at a time hide the latency of the FMAs and share the
- * elements of a. But if the columns of b are a multiple of a large power of two apart, the lines of all columns share few
- * sets of the L1 cache, each of which holds WAYS lines. PERIOD is the distance of lines in the same set. */
+ * elements of a. If the columns of b are a multiple of a large power of two apart, the lines of all columns share few sets
+ * of the L1 cache. A set holds WAYS lines, so there are then fewer groups at a time. PERIOD is the distance of lines in
+ * the same set. */
 TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
     enum { WAYS = 8, PERIOD = 4096, GROUPS = WAYS * PERIOD / VL };
     const int64_t step = x->b_cs * (int64_t)sizeof(IN), power = step & -step;
@@ -643,7 +646,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
     if (m <= GEMM_FEW_DOTS && (strided_a || m <= MR) && LOCAL(compute_few)(x, strided_b)) return;
 #endif
     if (x->k <= GEMM_SHORT_K && n >= 2 * NR) {
-        LOCAL(compute_by_rows)(x);
+        LOCAL(compute_by_rows)(x, strided_a);
         return;
     }
     /* Lines whose distance is a multiple of PERIOD share one set of the L1 cache: a tall tile has too many of them. */

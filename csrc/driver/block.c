@@ -77,13 +77,15 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
 void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                           int64_t n) {
     const gemm_kernel *kernel = plan->kernel;
-    blocking->kernel = kernel, blocking->ordered = plan->ordered, blocking->kc = gemm_depth(plan), blocking->stripe = m,
-    blocking->panels = 1;
+    blocking->kernel = kernel, blocking->kc = gemm_depth(plan), blocking->stripe = m, blocking->panels = 1;
+    /* sums may be split over k only if the product has one row: a job with one row of several must not split them, or
+     * bits would depend on the number of jobs */
+    blocking->ordered = plan->ordered || whole->m > 1;
     blocking->a_bytes = blocking->b_bytes = blocking->sums_bytes = blocking->tile_bytes = blocking->bytes = 0;
     choose_packing(blocking, plan, whole, m, n);
     const int few = m <= few_rows(kernel) || reads_columns(kernel, m, n, plan->k, whole->b_rs);
     if (few && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
-        blocking->kc = plan->k; /* for few rows, kernels do their own cache blocking */
+        blocking->kc = plan->k; /* the kernels' loops over few rows do their own cache blocking, or need none */
     const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
     blocking->direct =
         !blocking->pack_a && !blocking->pack_b && !whole->prepacked && !scattered && blocking->kc == plan->k;
@@ -102,12 +104,13 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     if (blocking->pack_a) /* with slack for stores beyond the last panel: see pack.h */
         blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
     if (plan->k > 0 && plan->k <= GEMM_SHORT_K &&
-        n > kernel->nr) { /* the kernel computes C by rows, which should be long */
-        enum { BYTES_OF_B = 16 << 10 };
+        n > kernel->nr) {               /* kernels of tile.h compute C by rows, which should be long */
+        enum { BYTES_OF_B = 15 << 10 }; /* small enough for a workspace on the stack */
         const int64_t panel = kernel->nr * depth * kernel->b_packed;
         blocking->panels = panel < BYTES_OF_B ? BYTES_OF_B / panel : 1;
     }
-    blocking->single_use = m <= blocking->mc; /* b_panels then holds one panel at a time, which stays in the L1 cache */
+    blocking->single_use =
+        m <= blocking->mc; /* b_panels then holds `panels` panels at a time, which stay in the L1 cache */
     const int64_t kept = blocking->single_use ? min64(kernel->nr * blocking->panels, blocking->nc) : blocking->nc;
     if (blocking->pack_b)
         blocking->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;

@@ -147,9 +147,9 @@ static void choose_blocking(jobs *all, int threads) {
 }
 
 /* The cost of reading and writing in a bad order, in packed elements, for a product of m x n x k with these strides. b is
- * packed, unless the kernel can read it in place. If it is, and the rows of a are not contiguous, reading a takes a part
- * of the time of packing a. If the rows of out are not contiguous, copying an element of out takes as long as packing
- * SCATTERED elements. Measured with AVX2 on Zen 3. */
+ * packed, unless the kernel can read it in place. If b is packed and the rows of a are not contiguous, reading a costs a
+ * part of what packing a would cost. If the rows of out are not contiguous, copying an element of out takes as long as
+ * packing SCATTERED elements. Measured with AVX2 on Zen 3. */
 static int64_t detour(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs, int64_t b_rs,
                       int64_t b_cs, int64_t out_cs) {
     enum { SCATTERED = 3, PART = 4 };

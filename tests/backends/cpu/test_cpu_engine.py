@@ -122,7 +122,7 @@ def test_few_rows(row, m, n, k):
 
 @pytest.mark.parametrize("k", [1, 3, 16])
 def test_short_k(row, k):
-    """A short k computes C by rows: whole tiles, last columns and last rows, with a and b packed or in place."""
+    """A short k computes C by rows: whole tiles, last columns and rows; b packed or in place, for k = 16 also a."""
     mr, nr = row.params["MR"], row.params["NR"]
     for m, n in [(1, 2 * nr), (mr, 2 * nr + 1), (2 * mr + 1, 3 * nr - 1), (70 * mr + 1, 5 * nr + 3), (mr + 1, 40 * nr)]:
         a, b, c = operands(row, m, n, k)
@@ -132,6 +132,21 @@ def test_short_k(row, k):
             run(row, left, right, out, c=c, alpha=0.5, beta=-2.0)
             check()
             check_same_bits(out, want)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+def test_a_row_does_not_depend_on_the_jobs(row, threads):
+    """Not reproducible, a product of several rows has the same bits for any number of threads, also where the last job
+    has a single row: only a product of one row may split its sums."""
+    mr = row.params["MR"]
+    for m, n, k in [(mr + 1, 2, 512), (2 * mr + 1, 2, 512), (2 * mr + 1, 1, 700), (5, 3, 300)]:
+        a = rand(4, m, k, dtype=row.dtype)
+        b = rand(4, n, k, dtype=row.dtype, seed=1).transpose(0, 2, 1)
+        gemm.set_num_threads(1)
+        want = run(row, a, b, np.empty((4, m, n), row.dtype), reproducible=False)
+        gemm.set_num_threads(threads)
+        for _ in range(20):
+            check_same_bits(run(row, a, b, np.empty((4, m, n), row.dtype), reproducible=False), want)
 
 
 def test_stripes_when_out_is_c(row):
