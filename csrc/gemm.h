@@ -98,8 +98,7 @@ typedef struct gemm_kernel {
  *   UNPACKED_A      The kernel can read an unpacked a.
  *   UNPACKED_B      The kernel can read an unpacked b whose rows are contiguous (b_cs = 1).
  *   UNPACKED_DOTS   The kernel can read an unpacked b with any b_cs, if m = 1, k > 1 and b_ps = 1.
- *   FEW_ROWS        Everything that UNPACKED_DOTS says about m = 1 holds for every m up to GEMM_FEW_DOTS, if a is not
- *                   packed. For every m up to GEMM_FEW and MR, the kernel does its own cache blocking.
+ *   FEW_ROWS        Everything that UNPACKED_DOTS says about m = 1 holds for every m up to GEMM_FEW and MR.
  *   FIXED_ORDER     The driver must not exchange a and b to compute the transposed product, because the result would be
  *                   rounded differently. Exception: n = 1 with UNPACKED_DOTS, unless the plan is `ordered`.
  *   MIXED           a and b have different types, so the driver cannot exchange them either.
@@ -116,7 +115,7 @@ enum {
     GEMM_COMPLEX = 64,
     GEMM_FEW_ROWS = 128
 };
-enum { GEMM_FEW = 5, GEMM_FEW_DOTS = 8 };
+enum { GEMM_FEW = 5 };
 /* Up to this k, writing C takes longer than the multiply-adds. */
 enum { GEMM_SHORT_K = 16 };
 

@@ -61,7 +61,7 @@
  *   FMA_ELEMENT(x, y, z)            x * y + z if x is the result of ELEMENT (default: FMA)
  *   K_LOOP(rows, nv, acc, k, a, b)  the k loop of an MR x NV tile of packed panels; must keep the order of k
  *   ACCUMULATORS_UNPACKED           ACCUMULATORS for an unpacked a (default: ACCUMULATORS)
- *   STREAM           if defined, there are special loops for a few rows that read b in the order of memory
+ *   STREAM           if defined, there are special loops for m <= GEMM_FEW that read b in the order of memory
  *   STREAM_FROM      minimum n for the special loop over an unpacked b with b_cs = 1 (default: the width of 4 panels)
  *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH   transposed[p] = the vector of x[i * rs + p] over VL rows i,
  *                    for p < TRANSPOSE_DEPTH; rows i >= count are zero and not read
@@ -214,20 +214,21 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
          * of b instead. The hardware prefetcher does not predict short rows that are far apart. */
         const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
         const IN *ap = a, *bp = b;
-#define STEP(a_at, a_apart, b_at)                                                                             \
-    {                                                                                                         \
-        V row[8];                                                                                             \
-        EACH(line, beside ? 0 : LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(IN))); \
-        EACH(v, nv) {                                                                                         \
-            if (packed || whole || v < nv - 1)                                                                \
-                row[v] = LOAD_IN((b_at) + v * VL);                                                            \
-            else                                                                                              \
-                row[v] = LOAD_IN_PART((b_at) + v * VL, last);                                                 \
-        }                                                                                                     \
-        EACH(r, rows) {                                                                                       \
-            const X element = ELEMENT((a_at) + r * (a_apart));                                                \
-            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);                      \
-        }                                                                                                     \
+#define STEP(a_at, a_apart, b_at)                                                                    \
+    {                                                                                                \
+        V row[8];                                                                                    \
+        if (!beside)                                                                                 \
+            EACH(line, LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(IN))); \
+        EACH(v, nv) {                                                                                \
+            if (packed || whole || v < nv - 1)                                                       \
+                row[v] = LOAD_IN((b_at) + v * VL);                                                   \
+            else                                                                                     \
+                row[v] = LOAD_IN_PART((b_at) + v * VL, last);                                        \
+        }                                                                                            \
+        EACH(r, rows) {                                                                              \
+            const X element = ELEMENT((a_at) + r * (a_apart));                                       \
+            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);             \
+        }                                                                                            \
     }
         if (packed) {
 #ifdef K_LOOP
@@ -471,7 +472,7 @@ TARGET INLINE void LOCAL(dots_of_groups)(const int rows, const int groups, const
     const IN *a = (const IN *)x->a, *b = (const IN *)x->b + j * x->b_cs;
     const T *from = (const T *)x->from;
     const PART part = PART_OF(count);
-    V sum[GEMM_FEW_DOTS * MOST];
+    V sum[GEMM_FEW * MOST];
     EACH(r, rows)
         EACH(g, groups) {
             const int64_t start = r * x->from_rs + j + g * VL;
@@ -493,15 +494,15 @@ TARGET INLINE void LOCAL(dots_of_groups)(const int rows, const int groups, const
                 }                                                                                \
     }
     for (; p + TRANSPOSE_DEPTH <= x->k; p += TRANSPOSE_DEPTH) ADD(0, TRANSPOSE_DEPTH)
-    if (p < x->k && x->k >= TRANSPOSE_DEPTH) {
-        const int first = (int)(p + TRANSPOSE_DEPTH - x->k);
-        p = x->k - TRANSPOSE_DEPTH;
-        ADD(first, TRANSPOSE_DEPTH)
-        p = x->k;
-    }
-    /* a short k: the vectors extend into the next columns of b, so this is not for the last columns */
-    if (p < x->k && x->b_cs > 0 && (x->n - j - (groups - 1) * VL - count) * x->b_cs >= TRANSPOSE_DEPTH - x->k) {
-        ADD(0, x->k)
+    /* The last terms are the end of a whole piece, whose first terms have been added. For a short k, the piece extends into
+     * the next columns of b, so this is not for the last columns. */
+    const int deep = x->k >= TRANSPOSE_DEPTH;
+    const int64_t beyond =
+        (x->n - j - (groups - 1) * VL - count) * x->b_cs; /* elements of b after the last column here */
+    if (p < x->k && (deep || (x->b_cs > 0 && beyond >= TRANSPOSE_DEPTH - x->k))) {
+        const int first = deep ? (int)(p + TRANSPOSE_DEPTH - x->k) : 0, end = deep ? TRANSPOSE_DEPTH : (int)x->k;
+        p = deep ? x->k - TRANSPOSE_DEPTH : 0;
+        ADD(first, end)
         p = x->k;
     }
 #undef ADD
@@ -528,10 +529,9 @@ TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
     const int64_t step = x->b_cs * (int64_t)sizeof(IN), power = step & -step;
     const int64_t shared = power < PERIOD ? power : PERIOD, end = x->n;
     int64_t j = 0;
-    for (; rows <= 2 && 3 * shared <= GROUPS && j + 3 * VL <= end; j += 3 * VL)
-        LOCAL(dots_of_groups)(rows, 3, x, j, VL);
-    for (; rows <= 5 && 2 * shared <= GROUPS && j + 2 * VL <= end; j += 2 * VL)
-        LOCAL(dots_of_groups)(rows, 2, x, j, VL);
+    const int groups = rows <= 2 && VL > 4 ? 3 : 2;
+    for (; groups * shared <= GROUPS && j + groups * VL <= end; j += groups * VL)
+        LOCAL(dots_of_groups)(rows, groups, x, j, VL);
     for (; j + VL <= end; j += VL) LOCAL(dots_of_groups)(rows, 1, x, j, VL);
     if (j < end) LOCAL(dots_of_groups)(rows, 1, x, j, (int)(end - j));
 }
@@ -585,39 +585,29 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
 #endif
 #endif
 
-/* Calls `loop` for x with the number of rows as a constant. */
-#define OF_ROWS(loop, rows)   \
-    case rows:                \
-        LOCAL(loop)(rows, x); \
-        break;
-TARGET static void LOCAL(stream_rows)(const gemm_block *x) {
-    switch (x->m) { OF_ROWS(stream, 1) OF_ROWS(stream, 2) OF_ROWS(stream, 3) OF_ROWS(stream, 4) OF_ROWS(stream, 5) }
-}
-#ifdef TRANSPOSE
-TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) {
-    switch (x->m) {
-        OF_ROWS(ordered_dots, 1)
-        OF_ROWS(ordered_dots, 2)
-        OF_ROWS(ordered_dots, 3)
-        OF_ROWS(ordered_dots, 4)
-        OF_ROWS(ordered_dots, 5)
-        OF_ROWS(ordered_dots, 6)
-        OF_ROWS(ordered_dots, 7)
-        OF_ROWS(ordered_dots, 8)
+/* Calls `loop` for x with the number of rows as a constant, 1 to GEMM_FEW. */
+#define WITH_ROWS(loop)                   \
+    {                                     \
+        if (x->m == 1) LOCAL(loop)(1, x); \
+        if (x->m == 2) LOCAL(loop)(2, x); \
+        if (x->m == 3) LOCAL(loop)(3, x); \
+        if (x->m == 4) LOCAL(loop)(4, x); \
+        if (x->m == 5) LOCAL(loop)(5, x); \
     }
-}
+TARGET static void LOCAL(stream_rows)(const gemm_block *x) WITH_ROWS(stream)
+#ifdef TRANSPOSE
+    TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) WITH_ROWS(ordered_dots)
 #endif
-#undef OF_ROWS
+#undef WITH_ROWS
 
-/* Chooses one of the loops above for a block of few rows. Returns 0 if the tiles are the best choice. */
-TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
+    /* Chooses one of the loops above for a block of few rows. Returns 0 if the tiles are the best choice. */
+    TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
     /* The sums of `stream` move between cache and registers. This takes less time than tiles only if there are several
      * steps along k and, for more than one row, if b is larger than the fast caches: tiles read b in columns. For short
      * columns, `dots` takes longer to add up the lanes than it saves. */
     enum { FEW_STEPS = 8, LARGE = (256 << 10) / sizeof(IN), SHORT = 4 * VL };
     const int64_t m = x->m, n = x->n, k = x->k;
-    if (m <= GEMM_FEW && strided_b && n >= STREAM_FROM && x->b_cs == 1 && k >= FEW_STEPS &&
-        (m == 1 || k * n >= LARGE)) {
+    if (strided_b && n >= STREAM_FROM && x->b_cs == 1 && k >= FEW_STEPS && (m == 1 || k * n >= LARGE)) {
         LOCAL(stream_rows)(x);
         return 1;
     }
@@ -643,7 +633,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
     const int64_t m = x->m, n = x->n;
     const int strided_a = x->a_ts == MR * x->a_rs, strided_b = x->b_ts == NR;
 #ifdef STREAM
-    if (m <= GEMM_FEW_DOTS && (strided_a || m <= MR) && LOCAL(compute_few)(x, strided_b)) return;
+    if (m <= GEMM_FEW && m <= MR && LOCAL(compute_few)(x, strided_b)) return;
 #endif
     if (x->k <= GEMM_SHORT_K && n >= 2 * NR) {
         LOCAL(compute_by_rows)(x, strided_a);

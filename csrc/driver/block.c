@@ -48,7 +48,7 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     };
     const gemm_kernel *kernel = blocking->kernel;
     const int64_t k = blocking->kc;
-    const int dots = reads_columns(kernel, m, n, plan->k, whole->b_rs);
+    const int dots = reads_columns(kernel, m, plan->k, whole->b_rs);
     const int contiguous = (kernel->flags & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b =
@@ -83,9 +83,8 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     blocking->ordered = plan->ordered || whole->m > 1;
     blocking->a_bytes = blocking->b_bytes = blocking->sums_bytes = blocking->tile_bytes = blocking->bytes = 0;
     choose_packing(blocking, plan, whole, m, n);
-    const int few = m <= few_rows(kernel) || reads_columns(kernel, m, n, plan->k, whole->b_rs);
-    if (few && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
-        blocking->kc = plan->k; /* the kernels' loops over few rows do their own cache blocking, or need none */
+    if (m <= few_rows(kernel) && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
+        blocking->kc = plan->k; /* for few rows, kernels do their own cache blocking */
     const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
     blocking->direct =
         !blocking->pack_a && !blocking->pack_b && !whole->prepacked && !scattered && blocking->kc == plan->k;

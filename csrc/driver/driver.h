@@ -72,17 +72,14 @@ static inline int64_t equal_pieces(int64_t total, int64_t most, int64_t unit) {
     return total <= most ? round_up(total, unit) : round_up(ceil_div(total, ceil_div(total, most)), unit);
 }
 
-/* The largest m for which the kernel does its own cache blocking, whatever the layout of b. */
+/* The largest m for which the kernel reads b in the order of memory, whatever its layout: see GEMM_FEW_ROWS. */
 static inline int64_t few_rows(const gemm_kernel *kernel) {
     return kernel->flags & GEMM_FEW_ROWS ? min64(GEMM_FEW, kernel->mr) : kernel->flags & GEMM_UNPACKED_DOTS ? 1 : 0;
 }
 
-/* Whether the kernel reads a b with contiguous columns in place: see GEMM_FEW_ROWS. For more than few_rows rows, this pays
- * only if b is small. */
-static inline int reads_columns(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t b_rs) {
-    enum { SMALL_B = 1024 };
-    if (b_rs != 1 || k <= 1) return 0;
-    return m <= few_rows(kernel) || (kernel->flags & GEMM_FEW_ROWS && m <= GEMM_FEW_DOTS && k * n <= SMALL_B);
+/* Whether the kernel reads a b with contiguous columns in place. */
+static inline int reads_columns(const gemm_kernel *kernel, int64_t m, int64_t k, int64_t b_rs) {
+    return m <= few_rows(kernel) && k > 1 && b_rs == 1;
 }
 
 /* Whether to pack an a whose rows are not contiguous (a_cs is not 1). A tile then uses only a part of each cache line, and

@@ -153,7 +153,7 @@ static void choose_blocking(jobs *all, int threads) {
 static int64_t detour(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs, int64_t b_rs,
                       int64_t b_cs, int64_t out_cs) {
     enum { SCATTERED = 3, PART = 4 };
-    const int readable = b_cs == 1 || n == 1 || reads_columns(kernel, m, n, k, b_rs);
+    const int readable = b_cs == 1 || n == 1 || reads_columns(kernel, m, k, b_rs);
     const int64_t operands = readable ? 0 : k * n + (a_cs == 1 ? 0 : k * m / PART);
     return operands + (out_cs == 1 || n == 1 ? 0 : SCATTERED * m * n);
 }
