@@ -26,9 +26,11 @@ fi
 tar -xzf "$GEMM_CI_CACHE/lapack.tar.gz" --strip-components=1 --wildcards '*/BLAS/TESTING' '*/CBLAS/testing' '*/CBLAS/include'
 
 # To link, the testers need every routine of level 3. The reference BLAS provides the routines that libgemm lacks; their
-# tests do not run. Its archive is named by its path, because -lblas may be another library where one is installed. The testers' cblas_xerbla expects, for row-major calls, the argument positions of the reference's
-# Fortran call, and converts them if RowMajorStrg is set. libgemm reports the positions of the CBLAS call itself.
-# Therefore RowMajorStrg is renamed to a variable that is always 0.
+# tests do not run. Its archive is named by its path, because -lblas may be another library where one is installed.
+#
+# The testers' cblas_xerbla expects, for row-major calls, the argument positions of the reference's Fortran call, and
+# converts them if RowMajorStrg is set. libgemm reports the positions of the CBLAS call itself. Therefore RowMajorStrg is
+# renamed to a variable that is always 0.
 echo 'int never;' >never.c
 gcc -w -c never.c -o "$testers/never.o"
 gcc -w -O1 -DADD_ -ICBLAS/include -c CBLAS/testing/auxiliary.c -o "$testers/auxiliary.o"

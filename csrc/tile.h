@@ -586,22 +586,24 @@ TARGET static void LOCAL(dots)(const gemm_block *x) {
 #endif
 
 /* Calls `loop` for x with the number of rows as a constant, 1 to GEMM_FEW. */
-#define WITH_ROWS(loop)                   \
-    {                                     \
-        if (x->m == 1) LOCAL(loop)(1, x); \
-        if (x->m == 2) LOCAL(loop)(2, x); \
-        if (x->m == 3) LOCAL(loop)(3, x); \
-        if (x->m == 4) LOCAL(loop)(4, x); \
-        if (x->m == 5) LOCAL(loop)(5, x); \
-    }
-TARGET static void LOCAL(stream_rows)(const gemm_block *x) WITH_ROWS(stream)
+#define WITH_ROWS(loop)               \
+    if (x->m == 1) LOCAL(loop)(1, x); \
+    if (x->m == 2) LOCAL(loop)(2, x); \
+    if (x->m == 3) LOCAL(loop)(3, x); \
+    if (x->m == 4) LOCAL(loop)(4, x); \
+    if (x->m == 5) LOCAL(loop)(5, x)
+TARGET static void LOCAL(stream_rows)(const gemm_block *x) {
+    WITH_ROWS(stream);
+}
 #ifdef TRANSPOSE
-    TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) WITH_ROWS(ordered_dots)
+TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) {
+    WITH_ROWS(ordered_dots);
+}
 #endif
 #undef WITH_ROWS
 
-    /* Chooses one of the loops above for a block of few rows. Returns 0 if the tiles are the best choice. */
-    TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
+/* Chooses one of the loops above for a block of few rows. Returns 0 if the tiles are the best choice. */
+TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
     /* The sums of `stream` move between cache and registers. This takes less time than tiles only if there are several
      * steps along k and, for more than one row, if b is larger than the fast caches: tiles read b in columns. For short
      * columns, `dots` takes longer to add up the lanes than it saves. */

@@ -25,6 +25,17 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
     }
 }
 
+/* Whether to pack an a whose rows are not contiguous (a_cs is not 1). A tile then uses only a part of each cache line, and
+ * few of those lines stay in the cache until the next tile uses their next part. Packing pays if a is read often. It is
+ * read once for every NR columns of C. Packing pays earlier if the lines for successive steps along k are distant.
+ * Measured with AVX2 on Zen 3. */
+static int packs_rows(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs) {
+    enum { FEW_READS = 4, FEW_DISTANT_READS = 2, DISTANT = 384, SMALL_A = 16 << 10 }; /* the last two in bytes */
+    const int64_t apart = (a_cs < 0 ? -a_cs : a_cs) * kernel->a_size;
+    const int64_t reads = apart < DISTANT ? FEW_READS : FEW_DISTANT_READS;
+    return a_cs != 1 && k > 1 && n > reads * kernel->nr && k * m * kernel->a_size > SMALL_A;
+}
+
 /* Decides whether to pack a and b. Packing costs one pass over the operand. In return, the kernel reads short, aligned,
  * contiguous rows, instead of cache lines that are far apart. If their distance is a power of two, few of these lines
  * stay in the cache. The constants were measured with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids. */
@@ -102,14 +113,14 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     }
     if (blocking->pack_a) /* with slack for stores beyond the last panel: see pack.h */
         blocking->a_bytes = round_up(blocking->mc * depth * kernel->a_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;
-    if (plan->k > 0 && plan->k <= GEMM_SHORT_K &&
-        n > kernel->nr) {               /* kernels of tile.h compute C by rows, which should be long */
-        enum { BYTES_OF_B = 15 << 10 }; /* small enough for a workspace on the stack */
-        const int64_t panel = kernel->nr * depth * kernel->b_packed;
+    /* With a short k, the kernels of tile.h compute C by rows, which should be long. The workspace should still fit the
+     * stack. */
+    enum { BYTES_OF_B = 15 << 10 };
+    const int64_t panel = kernel->nr * depth * kernel->b_packed;
+    if (plan->k > 0 && plan->k <= GEMM_SHORT_K && n > kernel->nr)
         blocking->panels = panel < BYTES_OF_B ? BYTES_OF_B / panel : 1;
-    }
-    blocking->single_use =
-        m <= blocking->mc; /* b_panels then holds `panels` panels at a time, which stay in the L1 cache */
+    /* If b is used by one block of rows only, b_panels holds `panels` panels at a time, which stay in the L1 cache. */
+    blocking->single_use = m <= blocking->mc;
     const int64_t kept = blocking->single_use ? min64(kernel->nr * blocking->panels, blocking->nc) : blocking->nc;
     if (blocking->pack_b)
         blocking->b_bytes = round_up(kept * depth * kernel->b_packed, GEMM_ALIGNMENT) + GEMM_ALIGNMENT;

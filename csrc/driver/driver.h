@@ -82,17 +82,6 @@ static inline int reads_columns(const gemm_kernel *kernel, int64_t m, int64_t k,
     return m <= few_rows(kernel) && k > 1 && b_rs == 1;
 }
 
-/* Whether to pack an a whose rows are not contiguous (a_cs is not 1). A tile then uses only a part of each cache line, and
- * few of those lines stay in the cache until the next tile uses their next part. Packing pays if a is read often. It is
- * read once for every NR columns of C. Packing pays earlier if the lines for successive steps along k are distant.
- * Measured with AVX2 on Zen 3. */
-static inline int packs_rows(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs) {
-    enum { FEW_READS = 4, FEW_DISTANT_READS = 2, DISTANT = 384, SMALL_A = 16 << 10 }; /* the last two in bytes */
-    const int64_t apart = (a_cs < 0 ? -a_cs : a_cs) * kernel->a_size;
-    const int64_t reads = apart < DISTANT ? FEW_READS : FEW_DISTANT_READS;
-    return a_cs != 1 && k > 1 && n > reads * kernel->nr && k * m * kernel->a_size > SMALL_A;
-}
-
 static inline const void *gemm_at(const void *base, int64_t elements, int64_t size) {
     return base ? (const char *)base + elements * size : base;
 }
