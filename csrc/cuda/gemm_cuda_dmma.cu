@@ -15,11 +15,13 @@
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
-// A tile is contiguous along the same axis in shared memory as in global memory. Its rows are 128 bytes or a multiple.
-// Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes
-// read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
+// A tile is contiguous along the same axis in shared memory as in global memory. A row of a tile has 128 bytes or a
+// multiple of that. Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4
+// pieces (4 lanes read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
 //
-// Not ORDERED: on Hopper, an mma sums 8 products in an unspecified order. Grid: x = tiles * parts, y = the batch.
+// The kernel is not ORDERED: on Hopper, an mma sums 8 products in an unspecified order.
+//
+// Grid: x = tiles * parts, y = the batch.
 
 #ifndef BM
 #define BM 128 // rows of out per block
@@ -72,9 +74,9 @@ constexpr bool ROLLS = __CUDA_ARCH__ < 1200;
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
 
-// The position in shared memory of row x of a (column x of b) at k = p, in a tile of SIZE rows (columns) by BK elements
-// of k. ALONG: the operand is contiguous along m (n), and each row of the tile in shared memory has one k. Otherwise
-// each row of the tile is one row of a (column of b).
+// Returns the position in shared memory of row x of a (column x of b) at k = p, in a tile of SIZE rows (columns) by BK
+// elements of k. ALONG: the operand is contiguous along m (n), and each row of the tile in shared memory has one k.
+// Otherwise each row of the tile is one row of a (column of b).
 template <bool ALONG, int SIZE> INLINE int place(int x, int p) {
     return ALONG ? p * SIZE + (x ^ p % 4 * 4) : x * BK + (p ^ x % 4 * 4);
 }
@@ -137,8 +139,8 @@ template <bool ALONG, int SIZE> struct Elements {
         for (int i = 0; i < (ALONG ? 2 : 4); ++i) at[i] = tiles + (here ^ i * (ALONG ? 8 : 4));
     }
 
-    // The element of a in row x + g (of b in column x + g) at k = p + t of the tile in stage `tile`. x must be a
-    // multiple of 8, and p a multiple of 4.
+    // Returns the element of a in row x + g (of b in column x + g) at k = p + t of the tile in stage `tile`. x must be
+    // a multiple of 8, and p a multiple of 4.
     __device__ __forceinline__ double of(int tile, int x, int p) const {
         const int within = (ALONG ? x : p) % 16;
         return (at[within / (ALONG ? 8 : 4)] + tile * (SIZE * BK))[ALONG ? p * SIZE + x - within : x * BK + p - within];
@@ -234,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
             const bool last = slice + 1 == SLICES;
             if (ROLLS && last) {
                 copy_wait<STAGES - 2>(); // the next tile is in shared memory, and
-                __syncthreads();         // nobody reads this tile any more
+                __syncthreads();         // no thread reads this tile any more
             }
             if (!ROLLS) {
 #pragma unroll

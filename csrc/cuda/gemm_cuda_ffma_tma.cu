@@ -12,9 +12,9 @@
 // results of the current tile are stored. If the last round has fewer tiles than there are blocks, all blocks share
 // these tiles (see Pieces). b must be contiguous along n, and a along m (A_TURNED 1) or k (A_TURNED 0); other layouts
 // are packed first. With a contiguous along m, the loop is 2% faster, which for large products exceeds the cost of
-// packing a. The catalog therefore has a row for each layout of a.
+// packing a. The catalog therefore has two entries for this kernel, one for each layout of a.
 //
-// ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
+// The kernel is ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
 //
 // Grid: x = at most parts * the number of blocks that run at once. Block: THREADS = BM * BN / (TM * TN) + 128.
 
@@ -156,7 +156,7 @@ struct Pieces : Walk<BM, BN, 1> {
         shared = g.memory ? all % gridDim.x : 0, whole = all - shared, steps = (unsigned)((g.k + BK - 1) / BK);
         next();
     }
-    // The first step of block x in the sequence of steps of all shared tiles.
+    // Returns the first step of block x in the sequence of steps of all shared tiles.
     __device__ __forceinline__ unsigned start(unsigned x) const {
         return (unsigned)((unsigned long long)x * shared * steps / gridDim.x);
     }
@@ -185,10 +185,10 @@ struct Pieces : Walk<BM, BN, 1> {
         return piece < WHOLE ? run : Walk<BM, BN, 1>::template share<DEEP>();
     }
 
-    // The address of the first four sums that block x's thread with this thread's number writes. The thread's next four
-    // sums are WORKERS float4 further. Memory ordering: each thread executes a fence after its stores, then all threads
-    // synchronize, then one thread sets the block's arrival flag. In the block that reads the sums, one thread reads
-    // the flag and executes a fence, and a barrier releases the other threads.
+    // Returns the address where one thread of block x writes its first four sums: the thread that has this thread's
+    // number. That thread's next four sums are WORKERS float4 further. Memory ordering: each thread executes a fence
+    // after its stores, then all threads synchronize, then one thread sets the block's arrival flag. In the block that
+    // reads the sums, one thread reads the flag and executes a fence, and a barrier releases the other threads.
     __device__ __forceinline__ float4 *sums_of(unsigned x) const {
         return (float4 *)g.memory + (long long)x * (TM * TN / 4 * WORKERS) + threadIdx.x;
     }
@@ -265,8 +265,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
     }
 }
 
-// The number of this block in the order in which blocks start. A block waits only for blocks of lower numbers. These
-// have already started, so the wait ends, whatever else runs on the GPU. *count is 0 before and after the launch.
+// Returns the number of this block in the order in which blocks start. A block waits only for blocks of lower numbers.
+// These have already started, so the wait ends, whatever else runs on the GPU. *count is 0 before and after the launch.
 INLINE unsigned counted(unsigned *count) {
     __shared__ unsigned number;
     if (threadIdx.x == 0) {

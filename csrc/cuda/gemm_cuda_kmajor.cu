@@ -174,7 +174,7 @@ INLINE void fetch(From &a, const Stages &stage, int rows) {
         fetch_bytes(a, stage, rows);
 }
 
-// Called by all lanes, because each lane has read the stage itself.
+// All lanes call this function and arrive at the barriers, because each lane has read the stage itself.
 INLINE void leave(const Stages &stage, int block) {
 #pragma unroll
     for (int i = 0; i < MULTICAST; ++i) {
@@ -211,6 +211,7 @@ INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows,
     ring.next();
 }
 
+// Adds the products of `steps` stages to `sums`.
 template <class D> INLINE void sum_up(Stages &ring, int steps, int rows, int block, D &sums) {
     From sets[SETS];
     Stages before = ring;
@@ -225,7 +226,7 @@ template <class D> INLINE void sum_up(Stages &ring, int steps, int rows, int blo
     if (SETS == 2 && steps) leave(before, block);
 }
 
-// As sum_up, but with PROMOTE: each piece is multiplied separately, and its result is then added to the sums.
+// Like sum_up, but for PROMOTE: multiplies each piece of a stage separately, and then adds the result to the sums.
 template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows, int block, D &sums) {
     for (int step = 0; step < steps; ++step, ring.next()) {
         From a;

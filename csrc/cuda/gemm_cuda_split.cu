@@ -77,7 +77,7 @@ template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_cuda_split(const __grid_constant__ Split s) {
-    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // one entry per column; TURNED 0: the first is that of the row
+    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // an entry per column; TURNED 0: entry 0 is for the row
     follow_launch();
     const int line = TURNED ? threadIdx.x % COLUMNS : 0;
     for (long long z = blockIdx.y; z < s.batch; z += gridDim.y) {

@@ -5,8 +5,9 @@
  * which is appropriate because the cores are busy, too.
  *
  * Threads take the jobs of a call from an atomic counter. The caller executes jobs, too, and can execute all of them.
- * Therefore it never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker
- * joins a call by taking a free slot; if it wakes too late, there is none. Woken workers do not queue for a lock.
+ * Therefore the caller never waits for a worker to start. It waits only at the end, for jobs that are still running. A
+ * worker joins a call by taking a free slot; a worker that wakes too late finds no free slot. Woken workers do not
+ * queue for a lock.
  *
  * Sleeping workers are woken as a tree: the caller wakes two, each of these wakes two more, and so on, until the call
  * has enough. Therefore the caller starts its first job after two wake-ups, however many threads there are.
@@ -37,7 +38,7 @@ enum {
      * spin, it makes up for cache misses and for less efficient, smaller jobs. */
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
-    SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; the next product often comes earlier */
+    SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; often, the next product comes earlier */
     /* If threads cost more time than they saved, by more than this limit, the pool assumes that other programs use the
      * cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers sleep. */
     MAX_LOSS_NS = 2000000,
@@ -305,7 +306,8 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
     if (ns > GEMM_SHORT_NS)
         acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
     gemm_parallel(acquired, work, context, count, acquired.threads);
-    /* Not for a serial loop: gemm_release_threads would use its time to estimate the speed of products. */
+    /* A serial loop holds no pool and must not call gemm_release_threads, which would use the loop's time to estimate
+     * the speed of products. */
     if (acquired.threads < 2) return;
     acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
     gemm_release_threads(acquired);
