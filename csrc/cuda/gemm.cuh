@@ -22,13 +22,14 @@
 #define EPILOGUE 0 // 1: the kernel also adds a bias and applies an activation
 #endif
 #ifndef POINTERS
-// 1: tables hold the addresses of each product's operands (see `item`). Only kernels that mention POINTERS support 1.
+// 1: tables hold the addresses of each product's operands (see `item`). Only gemm_cuda_small supports 1.
 #define POINTERS 0
 #endif
 
 #if __CUDA_ARCH__ >= 700
 // With __grid_constant__, the kernel reads its arguments in constant memory, where the launch stored them. GPUs before
-// sm_70 do not support it: the compiler then copies an argument to local memory if the kernel indexes it.
+// sm_70 do not support __grid_constant__. Without it, the compiler copies an argument to local memory if the kernel
+// indexes the argument.
 #define ARGUMENT const __grid_constant__
 #else
 #define ARGUMENT const
@@ -121,7 +122,7 @@ template <class T> INLINE T activate(T x, int) {
     return x;
 }
 
-// The outputs of batch item z, stored in runs of RUN adjacent elements of a row (one access if they are aligned).
+// Stores the outputs of batch item z in runs of RUN adjacent elements of a row. An aligned run takes a single access.
 template <int RUN> struct Output {
     const Gemm &g;
     OUT_TYPE *out;

@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     const Tile tile = tile_of<BM, BN>(g, index);
     const Share share = share_of<BK>(g, part);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN; // of the warp, in the block's tile
+    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN; // the warp's place in the block's tile
 
     const long long first = share.first * (long long)BK;
     Copies<A_TURNED, BM, A_VECTOR> a_copies(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col,
@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         copy_commit(); // one copy group per call, empty if there was nothing to copy: copy_wait counts copy groups
     };
 
-    double acc[HIGH][WIDE][4] = {}; // rows g and g + 8 of 16, and columns 2t and 2t + 1 of 8
+    double acc[HIGH][WIDE][4] = {}; // [x][y]: rows g and g + 8 of 16 rows, columns 2t and 2t + 1 of 8 columns
     double a[HIGH][4], b[ROLLS ? 2 : 1][WIDE][2];
     const Elements<A_TURNED, BM> a_elements(a_tiles, top);
     const Elements<!B_TURNED, BN> b_elements(b_tiles, left);
@@ -221,9 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int y = 0; y < WIDE; ++y) fetch_b(y, 0, 0);
     }
     int stage = 0;
-    // Multiplies a tile and starts the copies of a later tile. If `whole` (the later tile is completely inside the
-    // matrix), its copies are distributed over the first slice (8 steps of k), a few after each mma. Otherwise all of
-    // its copies start before the first mma.
+    // Multiplies a tile and starts the copies of a later tile. `whole`: the later tile is completely inside the matrix.
+    // Its copies are then distributed over the first slice (8 steps of k), a few after each mma. Otherwise all copies
+    // of the later tile start before the first mma.
     auto multiply_tile = [&](bool whole) { // `whole` is a compile-time constant, because the lambda is inlined
         const int next = stage + 1 == STAGES ? 0 : stage + 1, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (!ROLLS) {

@@ -72,14 +72,14 @@ typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
 //   b                one step of k
 //   a, A_TURNED 0    four steps of k, in one load of 16 bytes for each of the lane's TM rows
 //   a, A_TURNED 1    one step of k, in loads of 16 bytes for four rows each
-// Both layouts of a need TM / 4 loads per step of k. They have no bank conflicts, because TMA has swizzled a: chunk x
-// (16 bytes) of line y (128 bytes) is at position x ^ y % 8.
+// Both layouts of a need TM / 4 loads per step of k. These loads have no bank conflicts, because TMA has swizzled a:
+// chunk x (16 bytes) of line y (128 bytes) is at position x ^ y % 8.
 struct Rolling {
     enum { DEEP = A_TURNED ? 1 : 4 };
     alignas(16) float a[2][TM * DEEP], b[2][TN];
     unsigned a_bases[4], b_base;
 
-    // The address of this lane's first 16 bytes in a tile of a that starts at address 0.
+    // Returns the address of this lane's first 16 bytes in a tile of a that starts at address 0.
     static __device__ __forceinline__ unsigned a_first(Lane lane) {
         return A_TURNED ? lane.m / 32 * A::SLAB + lane.m % 32 * 4 : lane.m * 128 + lane.m % 4 * 16;
     }
@@ -107,8 +107,8 @@ struct Rolling {
         for (int p = 0; p < DEEP; ++p) load_a(p);
         load_b(0);
     }
-    // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage;
-    // a_at and b_at are the addresses of this lane's first elements there.
+    // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage; a_at
+    // and b_at are the addresses of this lane's first elements in the next stage.
     __device__ __forceinline__ void multiply(float (&acc)[TM * TN], unsigned a_at, unsigned b_at) {
 #pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth of the speed
         for (int p = 0; p < BK; ++p) {
@@ -242,8 +242,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
             const Stages before = ring;
             ring.next();
             if (left > 1) barrier_wait(ring.full(), ring.parity); // waits here, so that `multiply` needs no branch
-            // The offset of the stage that is loaded ahead. In the last step, it is that of the current stage: the
-            // loaded elements are not used, but the loads need no branch.
+            // The offset of the stage that is loaded ahead. In the last step, this is the offset of the current stage:
+            // the loaded elements are not used, but the loads need no branch.
             const unsigned next = kept((left > 1 ? ring : before).stage * bytes);
             rolling.multiply(acc, a_from + next, b_from + next);
             __syncwarp(); // all lanes have read the stage

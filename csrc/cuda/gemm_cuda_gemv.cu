@@ -47,10 +47,10 @@
 #include "ptx.cuh"
 #include "join.cuh"
 
-constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // FULL: elements in 16 bytes; VEC: per load
+constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // FULL: elements in 16 bytes; VEC: in a load
 // BK is divided by CUT. CUT is greater than 1 where a piece of BK steps would need too many registers.
 constexpr int CUT = (VEC == 1 ? 2 : 1) * (__CUDA_ARCH__ >= 1200 && SIZE == 2 ? 2 : 1);
-constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // elements of k of a in registers (a piece) at a time
+constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // elements of k in a piece, the part of a in registers
 constexpr int RUNS = BM * PIECE / (THREADS * VEC);        // loads per thread for a piece
 constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // elements of k of b in shared memory at a time
 constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows per warp
@@ -179,8 +179,8 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
 }
 
 // Multiplies the piece of a by b and adds the products to acc. `b` is a chunk of b; the piece starts at step `from` of
-// the chunk. FETCH: as soon as the data of a load is multiplied, the same load of the next piece replaces it. That
-// piece starts at step p of k and must be completely inside the matrix.
+// the chunk. FETCH: as soon as the data of a load has been multiplied, the corresponding load of the next piece starts
+// to the same registers. The next piece begins at step p of k and must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
 #pragma unroll

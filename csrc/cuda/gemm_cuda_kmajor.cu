@@ -195,8 +195,9 @@ template <class D> INLINE void multiply(const From &a, const Stages &stage, int 
     wgmma_commit();
 }
 
-// Starts the products of a stage. With two sets of `a`, the function then waits for the products of the previous stage,
-// if there is one (`any`), and leaves that stage. With one set, it waits for the products of this stage and leaves it.
+// Starts the products of a stage. With two sets of fragments (SETS), the function then waits for the products of the
+// previous stage and releases that stage, if there is one (`any`). With one set, the function waits for the products of
+// this stage and releases this stage.
 template <class D>
 INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {
     barrier_wait(ring.full(), ring.parity);

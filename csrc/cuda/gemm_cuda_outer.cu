@@ -153,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
             for (long long done = 0; done < g.k; done += DEPTH) {
                 const int steps = (int)min((long long)DEPTH, g.k - done);
                 if (row == 0 || g.k > DEPTH) {
-                    __syncthreads(); // all have read the last tiles
+                    __syncthreads(); // all threads have read the previous tiles
                     if (warp < WARPS / 2) {
                         // If k > DEPTH, load only the rows that are used next.
                         const int first = g.k > DEPTH ? row * WARPS : 0;

@@ -76,7 +76,7 @@ INLINE Element moved(Source x) {
 struct alignas(16) Chunk {
     Unit units[16 / UNIT];
 
-    __device__ __forceinline__ void set(int e, Unit element) { // the element must be 0 before
+    __device__ __forceinline__ void set(int e, Unit element) { // element e must still be 0
         units[e / ACROSS] |= element << e % ACROSS * ELEMENT_BYTES * 8;
     }
 };

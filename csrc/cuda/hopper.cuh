@@ -103,8 +103,8 @@ template <int DEPTH, int BYTES> struct Ring {
         }
     }
 
-    // Called by all threads before any use. `leaving`: number of arrivals at `empty` that make a stage empty.
-    // `cluster`: the cluster has more than one block. Also prefetches the tensor maps.
+    // Initializes the barriers. Called by all threads before they use the ring. `leaving`: number of arrivals at
+    // `empty` that make a stage empty. `cluster`: the cluster has more than one block. Also prefetches the tensor maps.
     __device__ __forceinline__ void start(int leaving, bool cluster, const TensorMap *a_map, const TensorMap *b_map) {
         if (threadIdx.x == 32) {
             tma_prefetch(a_map);
@@ -134,7 +134,7 @@ template <int DEPTH, int BYTES> struct Ring {
 
     // Called by all lanes of a warp that has read the stage. With SHARING = 1, one lane arrives at this block's
     // barrier. Otherwise one lane arrives at the barrier of each block first .. first + SHARING - 1 of the cluster.
-    // Only for reads by wgmma, because waiting for a wgmma group covers the reads of the whole warp.
+    // This function is only for reads by wgmma: waiting for a wgmma group covers the reads of the whole warp.
     template <int SHARING> __device__ __forceinline__ void leave(int first) const {
         const int lane = threadIdx.x % 32;
         if (SHARING == 1) {
@@ -202,9 +202,9 @@ template <int GROUPS, int BLOCKS> struct Registers {
 // after it has read all the sums that it needs. The loading warpgroup calls await_ring before it loads the next tile.
 //
 // Why this is safe: the proxy fence orders the reads before the later TMA writes, and the barrier makes the loader wait
-// for the reads. If blocks share b, a loader also writes into the rings of the other blocks. It must then wait for the
-// readers of all these blocks, so all threads of the cluster synchronize. Otherwise a loader writes only into its own
-// ring and waits only for its own block.
+// for the reads. If blocks share b, a loader also writes into the rings of the other blocks. The loader must then wait
+// for the readers of all these blocks, so all threads of the cluster synchronize. Otherwise a loader writes only into
+// its own ring and waits only for its own block.
 template <int SHARING> INLINE void return_ring() {
     fence_async();
     if (SHARING > 1)

@@ -2,8 +2,9 @@
 //
 // On sm_90 and newer the parts of a tile are one cluster, which exchanges the sums through shared memory
 // (exchange.cuh): only the result goes to global memory. On older GPUs each block writes its sums to g.memory and
-// increments the tile's counter in g.arrivals. The block that increments it last adds all sums and resets the counter.
-// Both ways add in the order of the parts, so the bits of a result do not depend on the order in which blocks finish.
+// increments the tile's counter in g.arrivals. The block that increments the counter last adds all sums and resets the
+// counter. Both ways add in the order of the parts, so the bits of a result do not depend on the order in which blocks
+// finish.
 //
 // Sums are exchanged between threads with the same number. All parts must map sums to threads in the same way.
 #ifndef GEMM_CUDA_JOIN
@@ -24,7 +25,7 @@ union Run {
     SUM at[RUN];
 };
 
-// An upper bound of the bytes that `join` needs at `shared` for up to 8 parts, whose slices are rounded up to whole runs.
+// An upper bound of the bytes that `join` needs at `shared` for up to 8 parts. Slices are rounded up to whole runs.
 // catalog/cuda.py (`inbox`) computes the exact number.
 #define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 

@@ -19,8 +19,8 @@ typedef struct gemm_acquired {
 
 /* Acquires as many threads as are worthwhile at this moment for work that takes `ns` nanoseconds on one thread: at most
  * `most`, at most gemm_get_num_threads, and only the calling thread while another call uses the pool. A copy gets at
- * most the threads that the current product does not use. If there are more than two of these, one is left for the
- * thread that controls the device. The caller may use fewer threads than it acquired. */
+ * most the threads that the current product does not use. If more than two threads are free, one of them is left for
+ * the thread that controls the device. The caller may use fewer threads than it acquired. */
 gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
 void gemm_release_threads(gemm_acquired acquired);
 

@@ -186,7 +186,8 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
 /* The callbacks of one call of `run`. `goes` returns whether `send` computes some products instead of the engine.
  * `retry` computes products for which the engine had no memory.
  *
- * If `goes` is NULL, the engine computes all products and keeps the GIL: no reference keeps the operands alive. */
+ * If `goes` is NULL, the engine computes all products. The GIL is then not released, because no reference keeps the
+ * operands alive. */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;

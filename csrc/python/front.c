@@ -18,7 +18,8 @@ typedef struct {
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* `names`: those of alpha, beta, the options, c, out and bias. `defaults`: those of alpha, beta and the options. */
+    /* names: the names of alpha, beta, the options, c, out and bias. defaults: the default values of alpha, beta and
+     * the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;
@@ -97,8 +98,8 @@ static PyObject *look_up(PyObject *const *option) {
     return memo;
 }
 
-/* Computes the product with a Memo, or makes it pending. Returns its result, or NULL without an error if the Memo does
- * not know the product. Releases the caller's reference to the Memo. */
+/* Computes the product with a Memo, or makes it pending. Returns the product's result, or NULL without an error if the
+ * Memo does not know the product. Releases the caller's reference to the Memo. */
 static PyObject *by(PyObject *memo, PyObject *const *given) {
     PyObject *result = gemm_batches ? gemm_batch_take(memo, given) : gemm_memo_repeat(memo, given);
     Py_DECREF(memo);

@@ -23,8 +23,9 @@ static Py_ssize_t type_of(PyArrayObject *array) {
     return number >= NPY_USERDEF ? (Py_ssize_t)PyArray_DESCR(array) : 0;
 }
 
-/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless it is
- * an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or gemm_device_read can read it. */
+/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless
+ * `object` is an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or an array that gemm_device_read can
+ * read. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
     if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
@@ -201,7 +202,8 @@ static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Creates an array of the dtype `wide` for the sums, if the result's dtype is narrower. Stores its address in `at`. */
+/* Returns a new array with the shape of `result` and the dtype `wide`, for the sums of a product whose result has a
+ * narrower dtype. Stores the new array's address in `at`. Returns NULL with an error set on failure. */
 static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     PyArrayObject *like = (PyArrayObject *)result;
     Py_INCREF(wide);
@@ -278,7 +280,8 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* Entries leave the Memo before their objects are released, because that may run any code, even on this Memo. */
+    /* Entries leave the Memo before their objects are released, because releasing them may run any code, even on this
+     * Memo. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;

@@ -1,4 +1,5 @@
-/* Declarations of gemm._memo's files. Python's limited API: one build supports every CPython from 3.10 on. */
+/* Declarations that gemm._memo's files share. The files use only Python's limited API, so one build supports every
+ * CPython from 3.10 on. */
 #ifndef GEMM_PYTHON_MEMO_H
 #define GEMM_PYTHON_MEMO_H
 
@@ -29,7 +30,7 @@ static const double WORTH_RELEASING = 5e5;
 
 /* The key of a product: for each array its type, number of axes, shape and strides in bytes. Unused words are 0. */
 typedef struct {
-    Py_ssize_t place;     /* 0: NumPy arrays on the host; else it identifies the device and the class of the arrays */
+    Py_ssize_t place;     /* 0: NumPy arrays on the host; else a number for the device and the class of the arrays */
     Py_ssize_t role_of_c; /* c is: 0 absent, 1 an array of its own, 2 `out` itself */
     /* Whether alpha is 0 (a and b are then not read), and whether beta is 0 (c is then not read). */
     Py_ssize_t zero[SCALES];
@@ -74,9 +75,9 @@ typedef int run_function(const gemm_plan *, const void *, const void *, const vo
 
 typedef struct {
     PyObject_HEAD run_function *run;
-    PyObject *options; /* the options of all its products, or None */
-    /* The era in which its plans were chosen. An era ends when stored plans must no longer be used (gemm._memo.forget).
-     * In any other era, the Memo knows no products. */
+    PyObject *options; /* the options that all products of the Memo share, or None */
+    /* The era in which the Memo's plans were chosen. An era ends when stored plans must no longer be used
+     * (gemm._memo.forget). In any other era, the Memo knows no products. */
     PyObject *era;
     table slots;
 } memo;

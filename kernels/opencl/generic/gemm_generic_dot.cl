@@ -33,7 +33,7 @@
 #define TEAMS (BM / TM)
 #define ITEMS (TEAMS * LANES)
 #define STEP (4 * LANES) /* elements of a row that a lane group reads at once */
-/* Distance of b's columns in local memory; the 4 avoids bank conflicts of the transposed stores. */
+/* Distance of b's columns in local memory; the 4 additional elements avoid bank conflicts of the transposed stores. */
 #define PITCH (BK + 4)
 #define OF_B (BN * PITCH)
 #define OF_SUMS (TEAMS * BN * (LANES + 1))
