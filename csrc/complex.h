@@ -56,8 +56,8 @@ typedef struct vectors {
 
 #ifdef TIMES_I
 /* Multiplies by the imaginary unit i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the
- * signs at each use. Otherwise it keeps the signs in a register and some accumulators in memory, which is five times
- * slower. */
+ * signs at each use. Otherwise the compiler keeps the signs in a register and some accumulators in memory, which is
+ * five times slower. */
 TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
     const REAL *signs = alternate;

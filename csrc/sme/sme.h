@@ -65,7 +65,7 @@
 /* A part of the tile has 2 vectors of rows, with the predicates p0 and p1, and 2 or 4 vectors of columns, with the
  * predicates p2 to p5. A predicate has a bit for each byte of a vector. Therefore the same predicates suit elements of
  * all sizes, and the vectors of a and b are loaded as bytes. x14, x15 and x16 are the numbers of sums in 1, 2 and 3
- * vectors. As an index, 31 is the zero register. */
+ * vectors. As the argument `at` of LD1 and ST1, 31 is the zero register. */
 /* clang-format off */
 #define LOAD(z, p, from, at) "ld1b {z" #z ".b}, p" #p "/z, [%[" #from "], #" #at ", mul vl]\n\t"
 #define LOAD_A(x0, x1) LOAD(x0, 0, x, 0) LOAD(x1, 1, x, 1) "add %[x], %[x], %[panel_a]\n\t"
