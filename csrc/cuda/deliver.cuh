@@ -161,8 +161,8 @@ INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigne
 
 // Stores 16-bit results along the rows of out, for products without c. The lanes store WIDE columns, BLOCK at a time.
 // If the rows are aligned, each lane stores 16 bytes at a time. Otherwise each lane stores two elements at a time, and
-// adjacent lanes store adjacent pairs. If each lane stored 16 bytes of its own instead, element by element, every store
-// instruction would touch every sector of the rows.
+// adjacent lanes store adjacent pairs. (If each lane instead stored its own 16 bytes one element after the other, each
+// store instruction would touch all sectors of the rows.)
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
