@@ -56,8 +56,8 @@ typedef struct vectors {
 
 #ifdef TIMES_I
 /* Multiplies by the imaginary unit i: (re, im) becomes (-im, re). The assembly statement makes the compiler load the
- * signs at each use. Otherwise it keeps the signs in a register and some accumulators in memory, which is five times
- * slower. */
+ * signs at each use. Otherwise the compiler keeps the signs in a register and some accumulators in memory, which is
+ * five times slower. */
 TARGET INLINE VECTOR times_i(VECTOR v) {
     static const REAL alternate[16] = {-0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0, -0.0, 0};
     const REAL *signs = alternate;
@@ -81,14 +81,15 @@ TARGET INLINE VECTOR plus_scaled(const gemm_scalar *s, VECTOR c, VECTOR v) {
     return s->im == 0 ? sum : FMADD(SET1((REAL)s->im), times_i(c), sum);
 }
 
-/* Applies the epilogue to `count` sums of row 0 and stores the results to C, from column j on. */
+/* Applies the epilogue to `count` sums of row 0 and stores the results to C, from column j on. If x->raw, stores the
+ * sums themselves. */
 TARGET static void finish_sums(const gemm_block *x, int64_t j, int64_t count, number *sums);
 
-/* For m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum over k is split into LANES / 2 parts, one
- * for each pair of an even and an odd lane. Lanes hold sums of real products. In `re`, the even lane sums a.re * b.re,
- * and the odd lane a.im * b.im. `im` uses a times the imaginary unit, (-a.im, a.re), in place of a: the even lane sums
- * -a.im * b.re, and the odd lane a.re * b.im. At the end, DIFFERENCE(re) is the real part, and DIFFERENCE(im) is minus
- * the imaginary part. */
+/* Computes a block with m = 1 and b_ps = 1 (each column of b is contiguous along k). Each sum over k is split into
+ * LANES / 2 parts, one for each pair of an even and an odd lane. Lanes hold sums of real products. In `re`, the even
+ * lane sums a.re * b.re, and the odd lane a.im * b.im. `im` uses a times the imaginary unit, (-a.im, a.re), in place of
+ * a: the even lane sums -a.im * b.re, and the odd lane a.re * b.im. At the end, DIFFERENCE(re) is the real part, and
+ * DIFFERENCE(im) is minus the imaginary part. */
 TARGET static void split_dots(const gemm_block *x) {
     /* COLUMNS columns at a time, with two accumulators each (re, im): enough to hide the FMA latency */
     enum { COLUMNS = 4, STEP = LANES / 2 };
@@ -144,7 +145,8 @@ TARGET static void split_dots(const gemm_block *x) {
 #define SCALED(s, v) scaled(s, v)
 #define PLUS_SCALED(s, c, v) plus_scaled(s, c, v)
 #define STREAM
-/* Less than 4 * NR (the default): a complex FMA has twice the latency, and a tile of one row hides less of it. */
+/* The default is 4 * NR. For complex numbers, the special loop is already faster for a smaller n: a complex FMA has
+ * twice the latency of a real one, and a tile of one row hides less of this latency. */
 #define STREAM_FROM (3 * NR)
 #include "tile.h"
 #define TARGET ISA

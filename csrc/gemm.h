@@ -98,7 +98,7 @@ typedef struct gemm_kernel {
  *   UNPACKED_A      The kernel can read an unpacked a.
  *   UNPACKED_B      The kernel can read an unpacked b whose rows are contiguous (b_cs = 1).
  *   UNPACKED_DOTS   The kernel can read an unpacked b with any b_cs, if m = 1, k > 1 and b_ps = 1.
- *   FEW_ROWS        Everything that UNPACKED_DOTS says about m = 1 holds for every m up to GEMM_FEW and MR.
+ *   FEW_ROWS        What UNPACKED_DOTS says about m = 1 holds for every m that exceeds neither GEMM_FEW nor MR.
  *   FIXED_ORDER     The driver must not exchange a and b to compute the transposed product, because the result would be
  *                   rounded differently. Exception: n = 1 with UNPACKED_DOTS, unless the plan is `ordered`.
  *   MIXED           a and b have different types, so the driver cannot exchange them either.
@@ -129,8 +129,8 @@ typedef struct gemm_strides {
 typedef struct gemm_plan {
     const gemm_kernel *kernel;
     int64_t m, n, k;
-    int64_t mc, kc, nc; /* cache blocks: a is packed as mc x kc, b as kc x nc. All sizes give the same bits.
-                         * gemm_set_blocks chooses them. Up to 2 * mc rows are one block. */
+    int64_t mc, kc, nc; /* sizes of the cache blocks: mc x kc elements of a, kc x nc elements of b. If m <= 2 * mc, all
+                         * rows are one block. gemm_set_blocks chooses the sizes. All sizes give the same bits. */
     int32_t threads;    /* upper limit, including the calling thread */
     int32_t prepacked;  /* the pointer to b is the output of gemm_prepack, not a matrix */
     int32_t ordered;    /* reproducible=True: sums of matrix-vector products are not split over k either */
@@ -161,10 +161,11 @@ gemm_caches gemm_get_caches(void);
 void gemm_set_blocks(gemm_plan *plan);
 void gemm_block_sizes(const gemm_kernel *kernel, const gemm_caches *caches, int64_t k, int64_t sizes[3]);
 
-/* How gemm_run would compute a product with the most threads that are worthwhile. mc, kc and nc: the sizes of equal pieces
- * of the product; 0 if it is a single kernel call. pack_a, pack_b: whether a and b are packed. If `transposed` is set, the
- * driver computes the transposed product: its a is b, and its b is a. panel: bytes of a panel of b. in_l1: whether
- * gemm_set_blocks expects that panel in the L1 cache. */
+/* Describes how gemm_run would compute a product with the most threads that are worthwhile. mc, kc and nc are the sizes
+ * of the equal pieces into which the product is cut. They are 0 if the product is a single kernel call. pack_a, pack_b:
+ * whether a and b are packed. panel: bytes of a panel of b. in_l1: whether gemm_set_blocks expects a panel of b in the
+ * L1 cache. If `transposed` is set, the driver exchanges a and b to compute the transposed product. The other fields
+ * then describe the exchanged operands. */
 typedef struct gemm_description {
     int64_t mc, kc, nc, panel;
     int32_t threads, pack_a, pack_b, transposed, in_l1;
@@ -214,8 +215,8 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to);
 /* Copies elements of `size` bytes between two arrays of the same shape that do not overlap. Strides are in bytes. There
  * are at most 64 axes, outermost first; the copy is fastest if the elements of the innermost axis are contiguous.
  *
- * The copy has a thread pool of its own, separate from the pool of products. While a product runs, a copy uses only
- * threads that the product leaves free: together, both use at most gemm_get_num_threads() threads.
+ * Copies have a thread pool of their own, separate from the pool of products. A copy that starts while a product runs
+ * takes only as many threads as the product leaves free.
  *
  * `stream` selects stores that bypass the caches, if the CPU has them: for large data that is not read again soon. */
 void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, const int64_t *to_strides,

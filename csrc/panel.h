@@ -63,7 +63,7 @@
 enum { NR = (NV) * (VL) };
 
 #ifndef TILE
-/* The tile of `rows` x NR: to = (from or +0) + a * b. `rows` is a constant after inlining. */
+/* Computes a tile of `rows` x NR sums: to = (from or +0) + a * b. `rows` is a constant after inlining. */
 TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                         int64_t to_rs) {
     ACC acc[MR][NV];
@@ -94,7 +94,7 @@ TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, con
 }
 #endif
 
-/* Computes a tile of `rows` rows, rounded up to 1, 2, 4, 8 or MR (1, too, because single rows are frequent). */
+/* Computes a tile of at least `rows` rows: rounds `rows` up to 1, 2, 4, 8 or MR. */
 TARGET INLINE void tile_of(int64_t rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                            int64_t to_rs) {
     if (rows == 1) {

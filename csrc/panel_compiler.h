@@ -24,8 +24,8 @@
 
 #include <stdint.h>
 
-/* The start of the block of `depth` steps along k after the block at p. If `depth` does not divide k >= depth, the last
- * block starts before the end of the block before it. After the last block, returns k. */
+/* For a loop over blocks of `depth` <= k steps along k. Returns the start of the block that follows the block at p, or
+ * k if the block at p is the last one. If `depth` does not divide k, the last block overlaps the block before it. */
 static inline int64_t next_block(int64_t p, int64_t depth, int64_t k) {
     const int64_t next = p + depth;
     return next < k && next + depth > k ? k - depth : next;

@@ -4,8 +4,8 @@
  *   A, B     types of the elements of a and b in memory; signed if widening must extend the sign
  *   C, SUM   unsigned types
  *   MIXED    defined if a and b have different types (see GEMM_MIXED)
- *   FACTOR   type of the factors in `dot` (default: int16_t, which holds every 8- and 16-bit A and B, and for which
- *            CPUs have instructions)
+ *   FACTOR   type of the factors in `dot` (default: int16_t, for which CPUs have instructions; it holds every value of
+ *            int8, uint8 and int16)
  *
  * If m = 1 and b_ps = 1 (each column of b is contiguous along k), the kernel needs no panels: see GEMM_UNPACKED_DOTS.
  */
@@ -33,7 +33,7 @@
 #define FMA(s, t, u) ((s) * (t) + (u))
 #include "panel.h"
 
-/* Compilers recognize this loop and vectorize it. */
+/* Returns the dot product of x and y. Compilers recognize the loop and vectorize it. */
 TARGET INLINE SUM dot(const FACTOR *x, const B *y, int64_t count) {
     SUM sum = 0;
     for (int64_t i = 0; i < count; i++) sum += (SUM)x[i] * (SUM)(FACTOR)y[i];

@@ -4,7 +4,7 @@
  * for each column, bytes 4 * q to 4 * q + 3 of these elements. A tile of 2 x 2 registers of sums needs one load per
  * multiplication, and the CPU executes loads and multiplications at the same rate.
  *
- *   K_GROUP                32 or 64: elements in a line
+ *   K_GROUP                32 or 64: number of elements in a line of a register
  *   STEP(sums, x, y)       the multiplication; the arguments are register numbers
  *
  * The other parameters of panel.h, except those of the tile, are defined before this header or by a later header.
@@ -50,7 +50,7 @@ TARGET static void configure(void) {
     _tile_loadconfig(&shape);
 }
 
-/* Registers 0 to 3 hold the sums, 4 and 5 hold a, 6 and 7 hold b. Tiles of up to 16 rows do not need 2, 3 and 5. */
+/* Registers 0 to 3 hold the sums, 4 and 5 hold a, 6 and 7 hold b. Tiles of up to 16 rows do not use 2, 3 and 5. */
 TARGET INLINE void tile(const int rows, int64_t k, const PA *a, const PB *b, const SUM *from, int64_t from_rs, SUM *to,
                         int64_t to_rs) {
     const int two = rows > LINES;

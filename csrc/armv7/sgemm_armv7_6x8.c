@@ -1,6 +1,7 @@
 /* 32-bit Arm with NEON and VFPv4: 6 rows x 2 vectors. Registers: 12 accumulators, 2 vectors of b, 1 element of a: 15 of
- * 16. The vector FMA has no form by lane, so the load broadcasts an element of a. Sums keep the order of k. But 32-bit
- * NEON always flushes subnormals to zero, so a result differs in its last bits where a subnormal occurs. */
+ * 16. The vector FMA cannot take a factor from one lane, so the load broadcasts an element of a. Sums keep the order of
+ * k. But 32-bit NEON always flushes subnormals to zero, so a result with a subnormal operand or sum may differ from
+ * that of other kernels. */
 #pragma GCC target("fpu=neon-vfpv4")
 #include "../neon/neon.h"
 #include "../neon/floats.h"

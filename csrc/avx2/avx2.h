@@ -13,7 +13,8 @@
 #define AVX2_INLINE static __forceinline
 #endif
 
-/* The first `count` elements of a vector. Loads use the mask, stores the count: masked stores are slow on many CPUs. */
+/* Selects the first `count` elements of a vector. Loads use the mask, stores the count: masked stores are slow on many
+ * CPUs. */
 typedef struct avx2_part {
     __m256i mask;
     int count;
@@ -81,14 +82,16 @@ AVX2_INLINE void avx2_transpose_floats(__m256 *transposed, const float *x, int64
     avx2_transpose(transposed, x, rs * (int64_t)sizeof *x, count);
 }
 
-/* panel_pack.h's TRANSPOSE_GROUPS. */
+/* Implements TRANSPOSE_GROUPS of panel_pack.h for 8 rows: reads 4 groups of 4 bytes of each row, and writes them to
+ * min(4, lines) lines of groups. */
 AVX2_INLINE void avx2_transpose_groups(void *to, int64_t stride, const void *x, int64_t step, int64_t lines) {
     __m256 transposed[4];
     avx2_transpose(transposed, x, step, 8);
     for (int p = 0; p < 4 && p < lines; p++) _mm256_storeu_ps((float *)to + p * stride, transposed[p]);
 }
 
-/* panel_pack.h's GROUP_LINES: here for groups of four 8-bit integers, below for groups of two 16-bit integers. */
+/* Two implementations of GROUP_LINES of panel_pack.h. avx2_interleave_bytes makes groups of four 8-bit integers.
+ * avx2_interleave_shorts makes groups of two 16-bit integers. */
 AVX2_INLINE void avx2_interleave_bytes(void *to, const void *x, int64_t step) {
 #define LINE(g) _mm_loadu_si128((const __m128i *)((const char *)x + (g) * step))
     const __m128i low01 = _mm_unpacklo_epi8(LINE(0), LINE(1)), high01 = _mm_unpackhi_epi8(LINE(0), LINE(1));
@@ -116,14 +119,15 @@ AVX2_INLINE void avx2_transpose_doubles(__m256d *transposed, const double *x, in
     transposed[0] = _mm256_unpacklo_pd(a, b), transposed[1] = _mm256_unpackhi_pd(a, b);
 }
 
-/* transposed[0] = a complex number (two doubles) of each of two rows, rs doubles apart. Rows i >= count are zero. */
+/* Sets transposed[0] to the first complex number (two doubles) of each of two rows. The distance between the rows is rs
+ * doubles. Rows i >= count are zero. */
 AVX2_INLINE void avx2_transpose_complex(__m256d *transposed, const double *x, int64_t rs, int count) {
     const __m128d none = _mm_setzero_pd();
     transposed[0] = _mm256_insertf128_pd(_mm256_castpd128_pd256(count > 0 ? _mm_loadu_pd(x) : none),
                                          count > 1 ? _mm_loadu_pd(x + rs) : none, 1);
 }
 
-/* The sum of the even elements minus the sum of the odd elements. */
+/* Both functions return the sum of the even elements minus the sum of the odd elements. */
 AVX2_INLINE float avx2_difference_of_floats(__m256 v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

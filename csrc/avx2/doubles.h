@@ -1,4 +1,5 @@
-/* tile.h's vector parameters for doubles in ymm registers. No include guard: tile.h undefines the parameters. */
+/* tile.h's parameters that all kernels for doubles in ymm registers share. No include guard: tile.h undefines the
+ * parameters. */
 #define TARGET AVX2
 #define T double
 #define V __m256d

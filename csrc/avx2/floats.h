@@ -1,4 +1,5 @@
-/* tile.h's vector parameters for floats in ymm registers. No include guard: tile.h undefines the parameters. */
+/* tile.h's parameters that all kernels for floats in ymm registers share. No include guard: tile.h undefines the
+ * parameters. */
 #define TARGET AVX2
 #define T float
 #define V __m256

@@ -1,4 +1,4 @@
-/* The vector parameters for half.h. No include guard: tile.h undefines the parameters. */
+/* The file that half.h's parameter VECTORS names. No include guard: tile.h undefines the parameters. */
 #include "floats.h"
 #undef TARGET
 #define TARGET HALVES

@@ -6,7 +6,8 @@
  *   low, high      convert the lower or the upper 16 bits of each of 8 elements of 32 bits
  */
 
-/* Loads the part's first and last elements with two loads. If these overlap, a shift removes the duplicates. */
+/* Loads `count` elements, 1 to 8. For 4 or more elements, one load has the first 4 and the other load has the last 4.
+ * For 2 or 3 elements, each load has 2. If the loads overlap, a shift removes the duplicates. */
 TARGET static inline __m256 load_part(const uint16_t *p, int count) {
     if (count >= 4) {
         const __m128i last = _mm_loadl_epi64((const __m128i *)(p + count - 4));

@@ -8,7 +8,7 @@
 
 #ifdef __GNUC__
 #define EXPORT __attribute__((visibility("default")))
-#define REPLACEABLE __attribute__((weak)) /* a program's own definition replaces it, even in the static library */
+#define REPLACEABLE __attribute__((weak)) /* a program's own definition has priority, even over the static library */
 #else
 #define EXPORT
 #define REPLACEABLE
@@ -22,7 +22,8 @@ EXPORT REPLACEABLE void cblas_xerbla(int position, const char *routine, const ch
     va_end(more);
 }
 
-/* The Fortran interface. `routine` has no terminator; its length is passed after the other arguments. */
+/* The error handler of Fortran's BLAS. The string `routine` has no terminator. As usual in Fortran, the compiler passes
+ * its length after the other arguments. */
 EXPORT REPLACEABLE void xerbla_(const char *routine, const int *position, size_t length);
 
 void xerbla_(const char *routine, const int *position, size_t length) {
@@ -93,8 +94,8 @@ static void strided(const char *routine, const blas_call *x, const void *a, cons
         blas_run_strided(x, a, b, c, strides, count);
 }
 
-/* The arguments of cblas_?gemm_batch. alpha, a, b, beta and c point to any of the four types. `count` is the number of
- * groups, `sizes` is the number of products of each group. */
+/* The arguments of cblas_?gemm_batch. alpha and beta point to numbers of `type`; a, b and c are lists of addresses of
+ * matrices. `count` is the number of groups, `sizes` has the number of products of each group. */
 typedef struct groups {
     blas_type type;
     int layout;
@@ -166,9 +167,9 @@ static void batch(const char *routine, const groups *all) {
      .alpha = scalar(TYPE, ALPHA, 0),                                           \
      .beta = scalar(TYPE, BETA, 0)}
 
-/* One product, in C and in Fortran. INT: the type of the sizes. S: the letter of the type in BLAS. SCALAR: the type of
- * alpha and beta in cblas_?gemm. AT: the operator that makes an address of a SCALAR; empty if SCALAR is a pointer.
- * T: the type to which pointers to matrices point. */
+/* CBLAS_ROUTINE and FORTRAN_ROUTINE define the routine NAME, which computes one product. INT: the type of the sizes. S:
+ * the letter of the type in BLAS. SCALAR: the type of alpha and beta in cblas_?gemm. AT: the operator that makes an
+ * address of a SCALAR; empty if SCALAR is a pointer. T: the type to which pointers to matrices point. */
 #define CBLAS_ROUTINE(NAME, INT, S, SCALAR, AT, T)                                                                    \
     EXPORT void NAME(CBLAS_LAYOUT layout, CBLAS_TRANSPOSE transa, CBLAS_TRANSPOSE transb, INT m, INT n, INT k,        \
                      SCALAR alpha, const T *a, INT lda, const T *b, INT ldb, SCALAR beta, T *c, INT ldc);             \
@@ -190,8 +191,9 @@ static void batch(const char *routine, const groups *all) {
         fortran(#S "GEMM ", &x, a, b, c);                                                                              \
     }
 
-/* All routines of a type; s is its letter, too. Sizes of 64 bits have the names of Netlib and MKL (_64), and of
- * OpenBLAS (64_). Both call Fortran's routine ?gemm_64_. */
+/* Defines all routines of a type. s and S are the letter of the type. The routines of cblas with 64-bit sizes have two
+ * names each: that of Netlib and MKL (_64), and that of OpenBLAS (64_). For Fortran's routine, all of these libraries
+ * use the name ?gemm_64_. */
 #define ROUTINES(s, S, SCALAR, AT, T)                                                                                  \
     CBLAS_ROUTINE(cblas_##s##gemm, int, S, SCALAR, AT, T)                                                              \
     CBLAS_ROUTINE(cblas_##s##gemm_64, int64_t, S, SCALAR, AT, T)                                                       \

@@ -1,4 +1,4 @@
-/* Translates BLAS's products to plans for the driver. A column-major product is computed as the row-major product of
+/* Translates BLAS's products into plans for the driver. A column-major product is computed as the row-major product of
  * the transposes (C^T = B^T * A^T), so the rows of the driver's out are contiguous. Packing conjugates if required. */
 #include "product.h"
 
@@ -9,8 +9,8 @@
 
 #include "gemm_cblas.h"
 
-/* The catalog's rows for BLAS's types on this architecture: first those that suit all products, the fastest first.
- * build.py generates rows.h. */
+/* build.py generates rows.h from the catalog: one row for each kernel for BLAS's types on this architecture. For each
+ * type, the kernels that suit all products come first, and of these the fastest first. */
 #define ROW(type, name, target, needs) extern const gemm_kernel name;
 #include "rows.h"
 #undef ROW
@@ -29,10 +29,12 @@ static const row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* The row for each type; NULL until it is chosen. All threads choose the same row, so a race is harmless. */
+/* For each type, the row of the kernel to use; NULL until it is chosen. All threads choose the same row, so a race is
+ * harmless. */
 static _Atomic(const row *) chosen[BLAS_TYPES];
 
-/* Returns the first row that this CPU can run. If GEMM_CPU_ISA names a target, rows of this target have priority. */
+/* Returns the first row of `type` whose kernel this CPU can run. If GEMM_CPU_ISA names a target, rows of this target
+ * have priority. */
 static const row *choose(blas_type type) {
     const char *wish = getenv("GEMM_CPU_ISA");
     const row *best = NULL;
@@ -63,9 +65,9 @@ grant_threads(void) {
 }
 
 /* Packs an operand and conjugates it. The function conjugates a small piece at a time and calls the kernel's own
- * packing function for it. Therefore the order of elements in a panel does not matter, except for one property of all
- * complex kernels: in a panel of `width` rows, step p along k starts at element p * width. If there is only one step,
- * kernels may use another order. Therefore no piece has a single step, unless k is 1. */
+ * packing function for this piece. Therefore the order of elements in a panel does not matter, except for one property
+ * of all complex kernels: in a panel of `width` rows, step p along k starts at element p * width. If there is only one
+ * step, kernels may use another order. Therefore no piece has a single step, unless k is 1. */
 #define PACK_CONJUGATED(NAME, T, TYPE, PACK, PACKED)                                                                  \
     static void NAME(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k, int64_t width) {       \
         enum { CAPACITY = 512 };                                                                                      \

@@ -31,6 +31,7 @@ enum {
                                : OUT_BOXES * BOX_BYTES
 };
 
+// Rounds two floats to the 16-bit type of the first argument. For other types, the result is not used.
 INLINE unsigned halves(bfloat16, float low, float high) {
     return floats_to_bf16x2(low, high);
 }
@@ -133,9 +134,9 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long 
     }
 }
 
-// The address of chunk `chunk` (16 bytes) of row `row`, in a warp's 16 rows of BLOCK 16-bit numbers in shared memory.
-// Chunk j of a row is stored at position j ^ swapped. With this swizzle, 8 lanes access all 32 banks, whether their
-// chunks are adjacent along rows or along a column. If BLOCK is 64, it is TMA's 128-byte swizzle.
+// Returns the address of chunk `chunk` (16 bytes) of row `row`, in a warp's 16 rows of BLOCK 16-bit numbers in shared
+// memory. Chunk j of a row is stored at position j ^ swapped. With this swizzle, 8 lanes access all 32 banks, whether
+// their chunks are adjacent along rows or along a column. If BLOCK is 64, this swizzle is TMA's 128-byte swizzle.
 template <int BLOCK> INLINE unsigned char *chunk_at(unsigned char *rows, int row, int chunk) {
     const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
     return rows + (row * (BLOCK / 8) + (chunk ^ swapped)) * 16;
@@ -160,8 +161,8 @@ INLINE void put_halves(const Gemm &g, const T (&sums)[COUNT], int first, unsigne
 
 // Stores 16-bit results along the rows of out, for products without c. The lanes store WIDE columns, BLOCK at a time.
 // If the rows are aligned, each lane stores 16 bytes at a time. Otherwise each lane stores two elements at a time, and
-// adjacent lanes store adjacent pairs. If each lane stored 16 bytes of its own instead, element by element, every store
-// instruction would touch every sector of the rows.
+// adjacent lanes store adjacent pairs. (If each lane instead stored its own 16 bytes one element after the other, each
+// store instruction would touch all sectors of the rows.)
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void finish_halves(const Gemm &g, const Output<8> &output, const T (&sums)[COUNT], unsigned char *staging,
                           long long top, long long left) {
@@ -253,6 +254,7 @@ INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *sta
     }
 }
 
+// The default of `adjust` in deliver: does not change the sums.
 struct AsTheyAre {
     template <class T> __device__ __forceinline__ T operator()(T sum, long long, long long) const {
         return sum;
@@ -262,7 +264,8 @@ struct AsTheyAre {
 // Stores tile `tile` of product z. In `sums`, each warp has 16 rows of WIDE columns. All warps of GROUPS warpgroups
 // call this function together. `staging`: STAGING bytes per warp. `ring`, `joined`: shared memory and barrier for the
 // split-K exchange. `out_map`: tensor map of out, used only if g.mapped is 1. Before the epilogue, each sum becomes
-// adjust(sum, i, j), where i and j are its row and column in out (or beyond: i >= m or j >= n).
+// adjust(sum, i, j), where i and j are the row and the column of the sum in out. Sums beyond
+// the edges of out have i >= m or j >= n.
 template <int WIDE, int GROUPS, int SHARING, bool PAIRED = false, class T, int COUNT, class ADJUST = AsTheyAre>
 INLINE void deliver(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, unsigned char *ring, unsigned joined,
                     Tile tile, long long z, const TensorMap *out_map, ADJUST adjust = ADJUST()) {

@@ -49,7 +49,7 @@ template <int RUNS, int MEMBERS> struct Exchange {
         }
         barrier_wait_cluster(bar, parity);
     }
-    // Run i of this part's slice, as sent by part p.
+    // Returns run i of this part's slice, as part p has sent it.
     __device__ __forceinline__ float4 from(int p, int i, int thread) const {
         return inbox[(p * slice + i) * MEMBERS + thread];
     }

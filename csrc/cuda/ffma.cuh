@@ -1,4 +1,5 @@
-// Products by fused multiply-adds, outputs in registers: code of the register-tiled kernels. T is float or double.
+// The code that the register-tiled kernels share: products by fused multiply-adds, with the outputs in registers. T is
+// float or double.
 //
 //   block    BM x BN outputs; shared memory holds BK rows of BM elements of a, and BK rows of BN elements of b
 //   warp     4 x 8 lanes with TM x TN outputs each; BN / (8 * TN) warps along n
@@ -41,7 +42,7 @@ INLINE Lane lane_of(int thread) {
                 warp % WARPS_N * LANES_N * TN + lane / 2 % 8 * CHUNK};
 }
 
-// The distance, in rows (columns) of the tile, from a lane's first row (column) to its row (column) number i.
+// Returns the distance, in rows (columns) of the tile, from a lane's first row (column) to its row (column) number i.
 template <int LANES, int BESIDE = CHUNK> INLINE int ahead(int i) {
     return i / BESIDE * LANES * BESIDE + i % BESIDE;
 }
@@ -103,7 +104,7 @@ template <int A_PITCH, int B_PITCH> struct Fragments {
     }
 };
 
-// The place in out where a thread stores its sums.
+// Stores a thread's sums to out.
 struct Target {
     Tile tile;
     Lane lane;
@@ -117,9 +118,9 @@ struct Target {
     }
 };
 
-// Adds the sums that all blocks of tile `index` have computed, each for a part of k, applies the epilogue and stores to
-// out. WORKERS threads of the block call this function, with `thread` from 0 to WORKERS - 1. ROOM, `shared` and `turn`
-// are as in join.
+// Adds the sums of all blocks of tile `index`, each of which has computed a part of k. Applies the epilogue and stores
+// the results to out. WORKERS threads of the block call this function, with `thread` from 0 to WORKERS - 1. ROOM,
+// `shared` and `turn` are as in join.
 template <bool ROOM>
 INLINE void finish(const Gemm &g, long long z, unsigned index, int part, int thread, const T (&acc)[TM * TN],
                    void *shared, int turn = 0) {

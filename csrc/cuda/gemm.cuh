@@ -22,13 +22,14 @@
 #define EPILOGUE 0 // 1: the kernel also adds a bias and applies an activation
 #endif
 #ifndef POINTERS
-// 1: tables hold the addresses of each product's operands (see `item`). Only kernels that mention POINTERS support 1.
+// 1: tables hold the addresses of each product's operands (see `item`). Only gemm_cuda_small supports 1.
 #define POINTERS 0
 #endif
 
 #if __CUDA_ARCH__ >= 700
 // With __grid_constant__, the kernel reads its arguments in constant memory, where the launch stored them. GPUs before
-// sm_70 do not support it: the compiler then copies an argument to local memory if the kernel indexes it.
+// sm_70 do not support __grid_constant__. Without it, the compiler copies an argument to local memory if the kernel
+// indexes the argument.
 #define ARGUMENT const __grid_constant__
 #else
 #define ARGUMENT const
@@ -59,7 +60,7 @@ struct Gemm {
     alignas(16) SCALE beta;
 };
 
-// The address of the operand of batch item z. `base` is the address of item 0, and `step` counts elements. With
+// Returns the address of the operand of batch item z. `base` is the address of item 0, and `step` counts elements. With
 // POINTERS, `base` is the address of item 0's entry in a table of addresses, and `step` counts table entries.
 template <class T> INLINE T *item(T *base, long long z, long long step) {
     return POINTERS ? ((T *const *)base)[z * step] : base + z * step;
@@ -86,18 +87,20 @@ template <int HIGH, int WIDE> INLINE unsigned tiles_of(const Gemm &g) {
 }
 
 struct Share {
-    int first, steps; // first step, number of steps; a step is DEEP elements of k, or fewer at the end of k
+    int first, steps; // first step, number of steps; a step is DEEP elements of k (see share_of), or fewer at the end
 };
 
-// The steps of part number `part` of k. All parts have equally many steps, except the last ones (fewer or none).
+// Returns the steps of part number `part` of k. All parts have equally many steps, except that the last parts may have
+// fewer or none.
 template <int DEEP> INLINE Share share_of(const Gemm &g, int part) {
     const int all = (int)((g.k + DEEP - 1) / DEEP), share = (all + g.parts - 1) / g.parts;
     const int first = min(part * share, all);
     return Share{first, min(share, all - first)};
 }
 
-// The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE.
-// Complex numbers: chains of fma (scale_add). Each step is rounded separately: equal sums give equal bits everywhere.
+// The epilogue: t = alpha * sum; t = fma(beta, c, t); t += bias; t = activation(t); out = t rounded to OUT_TYPE. For
+// complex numbers, scale_add computes beta * c + t by chains of fma. Each step is rounded separately, so equal sums
+// give equal bits on every GPU.
 
 #ifndef ACTIVATION
 // Kernels that would inline `activate` once per sum define ACTIVATION with __noinline__, and thus compile faster.
@@ -119,7 +122,7 @@ template <class T> INLINE T activate(T x, int) {
     return x;
 }
 
-// The outputs of batch item z, stored in runs of RUN adjacent elements of a row (one access if they are aligned).
+// Stores the outputs of batch item z in runs of RUN adjacent elements of a row. An aligned run takes a single access.
 template <int RUN> struct Output {
     const Gemm &g;
     OUT_TYPE *out;

@@ -15,11 +15,13 @@
 //   - Tiles that are completely inside the matrix are copied without bounds checks, one or two copies after each mma.
 //   - Addresses differ by constants where possible, so that the offsets are part of the load and copy instructions.
 //
-// A tile is contiguous along the same axis in shared memory as in global memory. Its rows are 128 bytes or a multiple.
-// Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4 pieces (4 lanes
-// read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
+// A tile is contiguous along the same axis in shared memory as in global memory. A row of a tile has 128 bytes or a
+// multiple of that. Pieces of 32 bytes within a row are permuted: shared memory serves 16 lanes at once, which read 4
+// pieces (4 lanes read 8 bytes each of a piece), and the permutation puts these pieces into different banks.
 //
-// Not ORDERED: on Hopper, an mma sums 8 products in an unspecified order. Grid: x = tiles * parts, y = the batch.
+// The kernel is not ORDERED: on Hopper, an mma sums 8 products in an unspecified order.
+//
+// Grid: x = tiles * parts, y = the batch.
 
 #ifndef BM
 #define BM 128 // rows of out per block
@@ -72,9 +74,9 @@ constexpr bool ROLLS = __CUDA_ARCH__ < 1200;
 static_assert(BK % 16 == 0 && SLICES % 2 == 0 && TM % 16 == 0 && TN % 16 == 0, "rows of 128 bytes, whole mma");
 static_assert(THREADS == 32 * (BM / TM) * WARPS_N, "warps own the block's outputs");
 
-// The position in shared memory of row x of a (column x of b) at k = p, in a tile of SIZE rows (columns) by BK elements
-// of k. ALONG: the operand is contiguous along m (n), and each row of the tile in shared memory has one k. Otherwise
-// each row of the tile is one row of a (column of b).
+// Returns the position in shared memory of row x of a (column x of b) at k = p, in a tile of SIZE rows (columns) by BK
+// elements of k. ALONG: the operand is contiguous along m (n), and each row of the tile in shared memory has one k.
+// Otherwise each row of the tile is one row of a (column of b).
 template <bool ALONG, int SIZE> INLINE int place(int x, int p) {
     return ALONG ? p * SIZE + (x ^ p % 4 * 4) : x * BK + (p ^ x % 4 * 4);
 }
@@ -137,8 +139,8 @@ template <bool ALONG, int SIZE> struct Elements {
         for (int i = 0; i < (ALONG ? 2 : 4); ++i) at[i] = tiles + (here ^ i * (ALONG ? 8 : 4));
     }
 
-    // The element of a in row x + g (of b in column x + g) at k = p + t of the tile in stage `tile`. x must be a
-    // multiple of 8, and p a multiple of 4.
+    // Returns the element of a in row x + g (of b in column x + g) at k = p + t of the tile in stage `tile`. x must be
+    // a multiple of 8, and p a multiple of 4.
     __device__ __forceinline__ double of(int tile, int x, int p) const {
         const int within = (ALONG ? x : p) % 16;
         return (at[within / (ALONG ? 8 : 4)] + tile * (SIZE * BK))[ALONG ? p * SIZE + x - within : x * BK + p - within];
@@ -171,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
     const Tile tile = tile_of<BM, BN>(g, index);
     const Share share = share_of<BK>(g, part);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN; // of the warp, in the block's tile
+    const int top = warp / WARPS_N * TM, left = warp % WARPS_N * TN; // the warp's place in the block's tile
 
     const long long first = share.first * (long long)BK;
     Copies<A_TURNED, BM, A_VECTOR> a_copies(g.a + blockIdx.y * g.a_batch + tile.top * g.a_row + first * g.a_col,
@@ -191,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         copy_commit(); // one copy group per call, empty if there was nothing to copy: copy_wait counts copy groups
     };
 
-    double acc[HIGH][WIDE][4] = {}; // rows g and g + 8 of 16, and columns 2t and 2t + 1 of 8
+    double acc[HIGH][WIDE][4] = {}; // [x][y]: rows g and g + 8 of 16 rows, columns 2t and 2t + 1 of 8 columns
     double a[HIGH][4], b[ROLLS ? 2 : 1][WIDE][2];
     const Elements<A_TURNED, BM> a_elements(a_tiles, top);
     const Elements<!B_TURNED, BN> b_elements(b_tiles, left);
@@ -219,9 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
         for (int y = 0; y < WIDE; ++y) fetch_b(y, 0, 0);
     }
     int stage = 0;
-    // Multiplies a tile and starts the copies of a later tile. If `whole` (the later tile is completely inside the
-    // matrix), its copies are distributed over the first slice (8 steps of k), a few after each mma. Otherwise all of
-    // its copies start before the first mma.
+    // Multiplies a tile and starts the copies of a later tile. `whole`: the later tile is completely inside the matrix.
+    // Its copies are then distributed over the first slice (8 steps of k), a few after each mma. Otherwise all copies
+    // of the later tile start before the first mma.
     auto multiply_tile = [&](bool whole) { // `whole` is a compile-time constant, because the lambda is inlined
         const int next = stage + 1 == STAGES ? 0 : stage + 1, free = stage == 0 ? STAGES - 1 : stage - 1;
         if (!ROLLS) {
@@ -234,7 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARG
             const bool last = slice + 1 == SLICES;
             if (ROLLS && last) {
                 copy_wait<STAGES - 2>(); // the next tile is in shared memory, and
-                __syncthreads();         // nobody reads this tile any more
+                __syncthreads();         // no thread reads this tile any more
             }
             if (!ROLLS) {
 #pragma unroll

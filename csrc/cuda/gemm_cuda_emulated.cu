@@ -70,7 +70,7 @@ template <class D> INLINE void product(float16, D &sums, unsigned long long a, u
     wgmma_f16<A::TRANSPOSED, B::TRANSPOSED>(sums, a, b, add);
 }
 
-// Adds all products of a stage's planes, the smallest first.
+// Sets `sums` to the sum of all products of a stage's planes, added from the smallest to the largest.
 template <class D> INLINE void products(D &sums, unsigned tiles, int rows) {
 #pragma unroll
     for (int order = PLANES - 1; order >= 0; --order) // the plane number of a plus that of b

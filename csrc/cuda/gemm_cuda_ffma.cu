@@ -104,12 +104,13 @@ template <int WIDE, int WIDTH, bool TURNED> struct Copies {
     }
 };
 
-// Adds the sums of the other groups, for which `shared` must have room, to those of the first group.
+// Adds the sums of the other groups to those of the first group. `shared` must have room for the sums of the other
+// groups.
 INLINE void add_groups(T (&acc)[TM * TN], T *shared) {
     const int group = threadIdx.x / WORKERS;
     Vector<T, CHUNK> *const sums = (Vector<T, CHUNK> *)shared + threadIdx.x % WORKERS;
     constexpr int CHUNKS = TM * TN / CHUNK;
-    __syncthreads(); // all have read the last stage
+    __syncthreads(); // all threads have read the last stage
 #pragma unroll
     for (int i = 0; i < TM * TN; ++i)
         if (group) sums[((group - 1) * CHUNKS + i / CHUNK) * WORKERS].at[i % CHUNK] = acc[i];

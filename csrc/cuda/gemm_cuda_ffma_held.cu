@@ -7,7 +7,7 @@
 // memory. One barrier per step is enough. Consecutive threads read along the contiguous axis of an operand (if this
 // axis is k, in groups of 8 threads). ffma.cuh describes how a tile is distributed to threads.
 //
-// ORDERED if k is not split: each output is then one chain of fma in ascending k.
+// The kernel is ORDERED if k is not split: each output is then one chain of fma in ascending k.
 //
 // Grid: x = tiles * parts, y = the batch. Block: THREADS = BM * BN / (TM * TN).
 
@@ -40,9 +40,10 @@
 
 static_assert(THREADS == WORKERS, "a thread has TM * TN outputs");
 
-// A thread's share of an operand's tiles, held in registers (`at`) on the way to shared memory. There, a tile is BK
-// rows (steps of k) of WIDE elements along m (n). In global memory, `step` is the stride along k (1 if ALONG_K), `line`
-// the stride along m (n). `corner` is the first tile's first element, `from` the thread's first in the next tile.
+// A thread's share of an operand's tiles, held in registers (`at`) on the way to shared memory. In shared memory, a
+// tile is BK rows (steps of k) of WIDE elements along m (n). In global memory, `step` is the stride along k (1 if
+// ALONG_K), `line` the stride along m (n). `corner` is the first tile's first element, `from` the thread's first
+// element in the next tile.
 template <int WIDE, bool ALONG_K> struct Held {
     static constexpr int LINE = ALONG_K ? 8 : WIDE;                           // threads along the contiguous axis
     static constexpr int LINES = THREADS / LINE;                              // threads along the other axis

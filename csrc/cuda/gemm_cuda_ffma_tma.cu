@@ -12,9 +12,9 @@
 // results of the current tile are stored. If the last round has fewer tiles than there are blocks, all blocks share
 // these tiles (see Pieces). b must be contiguous along n, and a along m (A_TURNED 1) or k (A_TURNED 0); other layouts
 // are packed first. With a contiguous along m, the loop is 2% faster, which for large products exceeds the cost of
-// packing a. The catalog therefore has a row for each layout of a.
+// packing a. The catalog therefore has two entries for this kernel, one for each layout of a.
 //
-// ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
+// The kernel is ORDERED if k is not split and no tile is shared: each output is then one chain of fma in ascending k.
 //
 // Grid: x = at most parts * the number of blocks that run at once. Block: THREADS = BM * BN / (TM * TN) + 128.
 
@@ -72,14 +72,14 @@ typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
 //   b                one step of k
 //   a, A_TURNED 0    four steps of k, in one load of 16 bytes for each of the lane's TM rows
 //   a, A_TURNED 1    one step of k, in loads of 16 bytes for four rows each
-// Both layouts of a need TM / 4 loads per step of k. They have no bank conflicts, because TMA has swizzled a: chunk x
-// (16 bytes) of line y (128 bytes) is at position x ^ y % 8.
+// Both layouts of a need TM / 4 loads per step of k. These loads have no bank conflicts, because TMA has swizzled a:
+// chunk x (16 bytes) of line y (128 bytes) is at position x ^ y % 8.
 struct Rolling {
     enum { DEEP = A_TURNED ? 1 : 4 };
     alignas(16) float a[2][TM * DEEP], b[2][TN];
     unsigned a_bases[4], b_base;
 
-    // The address of this lane's first 16 bytes in a tile of a that starts at address 0.
+    // Returns the address of this lane's first 16 bytes in a tile of a that starts at address 0.
     static __device__ __forceinline__ unsigned a_first(Lane lane) {
         return A_TURNED ? lane.m / 32 * A::SLAB + lane.m % 32 * 4 : lane.m * 128 + lane.m % 4 * 16;
     }
@@ -107,8 +107,8 @@ struct Rolling {
         for (int p = 0; p < DEEP; ++p) load_a(p);
         load_b(0);
     }
-    // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage;
-    // a_at and b_at are the addresses of this lane's first elements there.
+    // acc += a * b over the BK rows of the current stage, in ascending k. Also starts the loads of the next stage; a_at
+    // and b_at are the addresses of this lane's first elements in the next stage.
     __device__ __forceinline__ void multiply(float (&acc)[TM * TN], unsigned a_at, unsigned b_at) {
 #pragma unroll // fully unrolled: a loop would move sums between registers, which costs up to a tenth of the speed
         for (int p = 0; p < BK; ++p) {
@@ -156,7 +156,7 @@ struct Pieces : Walk<BM, BN, 1> {
         shared = g.memory ? all % gridDim.x : 0, whole = all - shared, steps = (unsigned)((g.k + BK - 1) / BK);
         next();
     }
-    // The first step of block x in the sequence of steps of all shared tiles.
+    // Returns the first step of block x in the sequence of steps of all shared tiles.
     __device__ __forceinline__ unsigned start(unsigned x) const {
         return (unsigned)((unsigned long long)x * shared * steps / gridDim.x);
     }
@@ -185,10 +185,10 @@ struct Pieces : Walk<BM, BN, 1> {
         return piece < WHOLE ? run : Walk<BM, BN, 1>::template share<DEEP>();
     }
 
-    // The address of the first four sums that block x's thread with this thread's number writes. The thread's next four
-    // sums are WORKERS float4 further. Memory ordering: each thread executes a fence after its stores, then all threads
-    // synchronize, then one thread sets the block's arrival flag. In the block that reads the sums, one thread reads
-    // the flag and executes a fence, and a barrier releases the other threads.
+    // Returns the address where one thread of block x writes its first four sums: the thread that has this thread's
+    // number. That thread's next four sums are WORKERS float4 further. Memory ordering: each thread executes a fence
+    // after its stores, then all threads synchronize, then one thread sets the block's arrival flag. In the block that
+    // reads the sums, one thread reads the flag and executes a fence, and a barrier releases the other threads.
     __device__ __forceinline__ float4 *sums_of(unsigned x) const {
         return (float4 *)g.memory + (long long)x * (TM * TN / 4 * WORKERS) + threadIdx.x;
     }
@@ -242,8 +242,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
             const Stages before = ring;
             ring.next();
             if (left > 1) barrier_wait(ring.full(), ring.parity); // waits here, so that `multiply` needs no branch
-            // The offset of the stage that is loaded ahead. In the last step, it is that of the current stage: the
-            // loaded elements are not used, but the loads need no branch.
+            // The offset of the stage that is loaded ahead. In the last step, this is the offset of the current stage:
+            // the loaded elements are not used, but the loads need no branch.
             const unsigned next = kept((left > 1 ? ring : before).stage * bytes);
             rolling.multiply(acc, a_from + next, b_from + next);
             __syncwarp(); // all lanes have read the stage
@@ -265,8 +265,8 @@ INLINE void multiply(const Gemm &g, Stages ring, Pieces walk) {
     }
 }
 
-// The number of this block in the order in which blocks start. A block waits only for blocks of lower numbers. These
-// have already started, so the wait ends, whatever else runs on the GPU. *count is 0 before and after the launch.
+// Returns the number of this block in the order in which blocks start. A block waits only for blocks of lower numbers.
+// These have already started, so the wait ends, whatever else runs on the GPU. *count is 0 before and after the launch.
 INLINE unsigned counted(unsigned *count) {
     __shared__ unsigned number;
     if (threadIdx.x == 0) {

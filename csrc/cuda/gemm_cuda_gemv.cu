@@ -47,10 +47,10 @@
 #include "ptx.cuh"
 #include "join.cuh"
 
-constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // FULL: elements in 16 bytes; VEC: per load
+constexpr int SIZE = sizeof(A_TYPE), FULL = 16 / SIZE, VEC = A_VECTOR; // FULL: elements in 16 bytes; VEC: in a load
 // BK is divided by CUT. CUT is greater than 1 where a piece of BK steps would need too many registers.
 constexpr int CUT = (VEC == 1 ? 2 : 1) * (__CUDA_ARCH__ >= 1200 && SIZE == 2 ? 2 : 1);
-constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // elements of k of a in registers (a piece) at a time
+constexpr int PIECE = ORDERED ? 512 / SIZE : BK / CUT;    // elements of k in a piece, the part of a in registers
 constexpr int RUNS = BM * PIECE / (THREADS * VEC);        // loads per thread for a piece
 constexpr int CHUNK = 16384 / (BN * sizeof(SUM));         // elements of k of b in shared memory at a time
 constexpr int WARPS = THREADS / 32, ROWS = BM / WARPS;    // A_TURNED 0: rows per warp
@@ -71,7 +71,7 @@ static_assert(2 * CHUNK * BN * (int)sizeof(SUM) >= JOIN_BYTES(RUN, MEMBERS), "wh
 
 typedef unsigned Piece[RUNS][WORDS];
 
-// Element e of a load.
+// Returns element e of a load, widened to float or double.
 INLINE float element(const unsigned *words, int e, float) {
     return __uint_as_float(words[e]);
 }
@@ -115,7 +115,7 @@ INLINE void store_words(A_TYPE *to, const unsigned (&words)[WORDS]) {
         *(unsigned short *)to = (unsigned short)words[0];
 }
 
-// The place of load r in a piece: its first row in the block, and its first step along k.
+// row_of returns the first row (in the block) of load r of a piece. step_of returns the load's first step along k.
 INLINE int row_of(int r) {
     const int t = threadIdx.x;
     return A_TURNED ? t % ACROSS * VEC : t / 32 * ROWS + r % ROWS;
@@ -152,8 +152,8 @@ INLINE void fetch(Piece &piece, const Block &block, long long p) {
     }
 }
 
-// The position in shared memory of element (q, j) of a chunk of b. With this order, each of the lanes along k reads 16
-// bytes, and neighboring lanes read adjacent 16 bytes.
+// Returns the position in shared memory of element (q, j) of a chunk of b. With this order, each of the lanes along k
+// reads 16 bytes, and neighboring lanes read adjacent 16 bytes.
 INLINE int place(int q, int j) {
     if (A_TURNED) return q * BN + j;
     const int lanes = 32 * 8; // steps of a warp, 8 per lane: the first 4 of all lanes come first, then the last 4
@@ -179,8 +179,8 @@ INLINE void fetch_b(SUM (&staged)[STAGED], const Gemm &g, const B_TYPE *b, long 
 }
 
 // Multiplies the piece of a by b and adds the products to acc. `b` is a chunk of b; the piece starts at step `from` of
-// the chunk. FETCH: as soon as the data of a load is multiplied, the same load of the next piece replaces it. That
-// piece starts at step p of k and must be completely inside the matrix.
+// the chunk. FETCH: as soon as the data of a load has been multiplied, the corresponding load of the next piece starts
+// to the same registers. The next piece begins at step p of k and must be completely inside the matrix.
 template <bool FETCH>
 INLINE void multiply_piece(SUM (&acc)[SUMS], Piece &piece, const SUM *b, int from, const Block &block, long long p) {
 #pragma unroll
@@ -247,7 +247,7 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
             from = 0, buffer ^= 1;
 #pragma unroll
             for (int x = 0; x < STAGED; ++x) shared[buffer * CHUNK * BN + place(step_b(x), column_b(x))] = staged[x];
-            __syncthreads(); // all are done with the previous chunk, whose buffer the next chunk will use
+            __syncthreads(); // all threads have read the previous chunk, whose buffer the next chunk will use
             fetch_b(staged, g, b, p + CHUNK, block.end);
         }
         const SUM *chunk = shared + buffer * CHUNK * BN;
@@ -263,8 +263,8 @@ INLINE void by_lanes(const Gemm &g, const Block &block, const B_TYPE *b, long lo
     __syncthreads();
 }
 
-// ORDERED: the sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM). Each sum is one chain,
-// from a tile of a in shared memory. All threads synchronize after the tile is stored, and after it is read.
+// For ORDERED: computes the sums of row threadIdx.x % BM and columns threadIdx.x / BM + c * (THREADS / BM). Each sum is
+// one chain, from a tile of a in shared memory. All threads synchronize after the tile is stored, and after it is read.
 INLINE void by_chains(SUM (&acc)[CHAINS], const Gemm &g, const Block &block, const B_TYPE *b, A_TYPE *tile) {
     constexpr int PITCH = PIECE + FULL; // shifts each row by 16 bytes, which avoids bank conflicts
     const int i = threadIdx.x % BM;

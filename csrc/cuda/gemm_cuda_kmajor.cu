@@ -174,7 +174,7 @@ INLINE void fetch(From &a, const Stages &stage, int rows) {
         fetch_bytes(a, stage, rows);
 }
 
-// Called by all lanes, because each lane has read the stage itself.
+// All lanes call this function and arrive at the barriers, because each lane has read the stage itself.
 INLINE void leave(const Stages &stage, int block) {
 #pragma unroll
     for (int i = 0; i < MULTICAST; ++i) {
@@ -195,8 +195,9 @@ template <class D> INLINE void multiply(const From &a, const Stages &stage, int 
     wgmma_commit();
 }
 
-// Starts the products of a stage. With two sets of `a`, the function then waits for the products of the previous stage,
-// if there is one (`any`), and leaves that stage. With one set, it waits for the products of this stage and leaves it.
+// Starts the products of a stage. With two sets of fragments (SETS), the function then waits for the products of the
+// previous stage and releases that stage, if there is one (`any`). With one set, the function waits for the products of
+// this stage and releases this stage.
 template <class D>
 INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows, int block, D &sums) {
     barrier_wait(ring.full(), ring.parity);
@@ -211,6 +212,7 @@ INLINE void add_stage(From &a, Stages &ring, Stages &before, bool any, int rows,
     ring.next();
 }
 
+// Adds the products of `steps` stages to `sums`.
 template <class D> INLINE void sum_up(Stages &ring, int steps, int rows, int block, D &sums) {
     From sets[SETS];
     Stages before = ring;
@@ -225,7 +227,7 @@ template <class D> INLINE void sum_up(Stages &ring, int steps, int rows, int blo
     if (SETS == 2 && steps) leave(before, block);
 }
 
-// As sum_up, but with PROMOTE: each piece is multiplied separately, and its result is then added to the sums.
+// Like sum_up, but for PROMOTE: multiplies each piece of a stage separately, and then adds the result to the sums.
 template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows, int block, D &sums) {
     for (int step = 0; step < steps; ++step, ring.next()) {
         From a;

@@ -10,9 +10,10 @@
 //   |   | |  ...    |            rows alternate. A warp's rows are an even number of rows apart, so all of them start
 //   +---+ +---------+            alike. If they start 2 bytes late, the warp's columns begin one column further left.
 //
-// Larger k is computed DEPTH at a time. ORDERED: each output is one chain of fma in ascending k.
+// If k is larger than DEPTH, the kernel loads and multiplies DEPTH steps at a time. The kernel is ORDERED: each output
+// is one chain of fma in ascending k.
 //
-// Grid: x = tiles of out, y = the batch. Any strides.
+// Grid: x = tiles of out, y = the batch. Strides may have any values.
 
 #ifndef BM
 #define BM 128 // rows of out per block
@@ -130,8 +131,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
     const bool odd = ((unsigned long long)output.out / sizeof(OUT_TYPE) | g.out_row) % PAIR != 0;
     long long left = (long long)(blockIdx.x % across) * BN;
 
-    // Runs once, with one exception: if some rows are shifted to the left, one last column may remain. The first block
-    // of each row of blocks computes it in a second iteration.
+    // The loop runs once, with one exception: if some rows are shifted to the left, one last column may remain. The
+    // first block of each row of blocks computes it in a second iteration.
     do {
         OUT_TYPE *to = output.out + (top + warp) * g.out_row + left * g.out_col;
         const int shift = g.out_col == 1 ? (int)((unsigned long long)to / sizeof(OUT_TYPE) % PAIR) : 0;
@@ -152,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_outer(
             for (long long done = 0; done < g.k; done += DEPTH) {
                 const int steps = (int)min((long long)DEPTH, g.k - done);
                 if (row == 0 || g.k > DEPTH) {
-                    __syncthreads(); // all have read the last tiles
+                    __syncthreads(); // all threads have read the previous tiles
                     if (warp < WARPS / 2) {
                         // If k > DEPTH, load only the rows that are used next.
                         const int first = g.k > DEPTH ? row * WARPS : 0;

@@ -76,7 +76,7 @@ INLINE Element moved(Source x) {
 struct alignas(16) Chunk {
     Unit units[16 / UNIT];
 
-    __device__ __forceinline__ void set(int e, Unit element) { // the element must be 0 before
+    __device__ __forceinline__ void set(int e, Unit element) { // element e must still be 0
         units[e / ACROSS] |= element << e % ACROSS * ELEMENT_BYTES * 8;
     }
 };
@@ -104,8 +104,9 @@ template <bool WHOLE> INLINE Chunk fetch(const Source *from, long long step, lon
     return chunk;
 }
 
-// The position, in chunks, of chunk `along` of row j of the tile. Eight threads read 8 units along i, in 8 * UNIT / 16
-// = UNIT / 2 chunks. Each time j increases by CHUNK, the XOR moves them by UNIT / 2 positions, to other banks.
+// Returns the position, in chunks, of chunk `along` of row j of the tile. Eight threads read 8 units along i, which are
+// in 8 * UNIT / 16 = UNIT / 2 chunks. Each time j increases by CHUNK, the XOR moves these chunks by UNIT / 2 positions,
+// to other banks.
 INLINE int place(int j, int along) {
     return j * (EDGE / CHUNK) + (along ^ (j / CHUNK * (UNIT / 2) & 7));
 }

@@ -12,7 +12,7 @@
 // Products larger than one tile are computed tile by tile. Sums of narrower types are float32. With POINTERS, tables
 // have the addresses of each product's operands; a null address of a means that there is no product.
 //
-// ORDERED: each output is one chain of fma in ascending k, without steps beyond k.
+// The kernel is ORDERED: each output is one chain of fma in ascending k, without steps beyond k.
 //
 // Grid: x = tiles of a product, y = ceil(batch / STACK). Block: THREADS = STACK * (BM / TM) * (BN / TN).
 

@@ -2,11 +2,11 @@
 //
 //     from[z, i, j] * 2^-e  =  to[z, 0, i, j] + to[z, 1, i, j] (+ to[z, 2, i, j])  +  error
 //
-// Each row of a (column of b) has its own exponent e. It scales the largest magnitude of the row to [1, 2) for bfloat16
-// planes, or to [2^14, 2^15) for float16 planes. Then nothing overflows, and the rounding errors of subnormal plane
-// elements are tiny compared with the largest element. Each plane is the remainder after the previous planes, rounded
-// to nearest. Three bfloat16 planes hold all 24 bits. Two float16 planes leave an error of at most 2^-23 of the element
-// or 2^-39 of the row's largest element, whichever is larger.
+// Each row of a (column of b) has its own exponent e. The factor 2^-e scales the largest magnitude of the row to [1, 2)
+// for bfloat16 planes, or to [2^14, 2^15) for float16 planes. Then nothing overflows, and the rounding errors of
+// subnormal plane elements are tiny compared with the largest element. Each plane is the remainder after the previous
+// planes, rounded to nearest. Three bfloat16 planes hold all 24 bits. Two float16 planes leave an error of at most
+// 2^-23 of the element or 2^-39 of the row's largest element, whichever is larger.
 //
 // For a row (column) with an infinity or NaN, the kernel stores the exponent SPECIAL. Plane 0 stores the infinities and
 // NaNs unchanged. The other elements are scaled by the 2^-e of the largest finite element. gemm_cuda_emulated computes
@@ -77,7 +77,7 @@ template <class EACH> INLINE void sweep(const Split &s, long long z, EACH each) 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) gemm_cuda_split(const __grid_constant__ Split s) {
-    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // one entry per column; TURNED 0: the first is that of the row
+    __shared__ unsigned most[COLUMNS], special[COLUMNS]; // an entry per column; TURNED 0: entry 0 is for the row
     follow_launch();
     const int line = TURNED ? threadIdx.x % COLUMNS : 0;
     for (long long z = blockIdx.y; z < s.batch; z += gridDim.y) {

@@ -16,12 +16,13 @@
 // tile along the axis that is contiguous in memory. Rows in shared memory are one word longer than the tile, so storing
 // the tile by columns (column-major operands) has no bank conflicts either.
 //
-// ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1, starting at +0; then t = alpha * acc; then fma(beta, c, t).
-// Each step is rounded separately, and subnormals are not flushed. The code uses intrinsics, which compiler flags
-// cannot contract or split. Narrow floats are converted when they are stored to shared memory, once for 32 products.
+// The kernel is ORDERED: acc = fma(a[i,p], b[p,j], acc) for p = 0 .. k-1, starting at +0; then t = alpha * acc; then
+// fma(beta, c, t). Each step is rounded separately, and subnormals are not flushed. The code uses intrinsics, which
+// compiler flags cannot contract or split. Narrow floats are converted when they are stored to shared memory, once for
+// 32 products.
 //
 // Grid: x counts the tiles of one product (x may have 2^31 - 1 blocks, y and z only 65535); y counts the batch. Block:
-// BM * BN threads. Any strides. k is never split.
+// BM * BN threads. Strides may have any values. k is never split.
 
 #ifndef BM
 #define BM 32 // rows of out per block
@@ -39,7 +40,7 @@ INLINE long long magnitude(long long stride) {
     return stride < 0 ? -stride : stride;
 }
 
-// The number of rows or columns of a tile that exist, if `left` of them remain in the matrix.
+// Returns the number of rows or columns of a tile that exist, if `left` of them remain in the matrix.
 INLINE int clip(long long left, int size) {
     return left < size ? (int)left : size;
 }

@@ -4,7 +4,7 @@
 //     GROUPS warpgroups    each multiplies its 64 rows of a's tile by the whole tile of b; accumulators in registers
 //     ring of stages       in shared memory; a stage has a tile of a, a tile of b and two barriers, full and empty
 //     1 loading warpgroup  one lane waits until a stage is empty, sets the expected byte count, and starts TMA loads.
-//                          It is a whole warpgroup because only warpgroups can give registers to other warpgroups
+//                          A whole warpgroup loads because only warpgroups can give registers to other warpgroups
 //
 // The grid is persistent: each block computes several tiles of out, over the whole batch. The loads for the next tile
 // of out run during the epilogue of the current one. SHARING blocks of a cluster compute tiles of out that are adjacent
@@ -54,8 +54,8 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
             tma_load_3d(to, map, full, x, y, z);
     }
 
-    // The wgmma descriptor of the data from row `row` and k = step * STEP on: the tile's descriptor plus an offset.
-    // Without ALONG_K, wgmma reads only 16-bit types.
+    // Returns the wgmma descriptor of the data from row `row` and k = step * STEP on: the tile's descriptor plus an
+    // offset. Without ALONG_K, wgmma reads only 16-bit types.
     static __device__ __forceinline__ unsigned long long at(unsigned tile, int row, int step) {
         const int k = step * STEP;
         const int offset =
@@ -68,16 +68,16 @@ template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = 
 // through the stages in the same order.
 //
 // Why a stage may be reused: each reader arrives at `empty` after its last read of the stage (with wgmma: after it has
-// waited for the wgmma group). It arrives at the `empty` barrier of every block whose loader writes to this stage. The
-// loader waits for all these arrivals before it writes. The previous writes to the stage were also TMA writes, so no
-// proxy fence is needed. Readers read only complete data, because `full` counts the bytes.
+// waited for the wgmma group). The reader arrives at the `empty` barrier of every block whose loader writes to this
+// stage. The loader waits for all these arrivals before it writes. The previous writes to the stage were also TMA
+// writes, so no proxy fence is needed. Readers read only complete data, because `full` counts the bytes.
 template <int DEPTH, int BYTES> struct Ring {
     static_assert(BYTES % 1024 == 0, "stages start at whole atoms of the swizzle");
     unsigned char *memory; // the stages, then their barriers, then the barrier of the split-K exchange
     int stage = 0;
     unsigned parity = 0;
 
-    // `base`: start of dynamic shared memory. Alignment skips up to 1023 bytes of it.
+    // `base`: start of dynamic shared memory. The stages begin up to 1023 bytes later, to be aligned.
     __device__ __forceinline__ explicit Ring(unsigned char *base) {
         memory = base + (1024 - shared_address(base) % 1024) % 1024;
     }
@@ -103,8 +103,8 @@ template <int DEPTH, int BYTES> struct Ring {
         }
     }
 
-    // Called by all threads before any use. `leaving`: number of arrivals at `empty` that make a stage empty.
-    // `cluster`: the cluster has more than one block. Also prefetches the tensor maps.
+    // Initializes the barriers. Called by all threads before they use the ring. `leaving`: number of arrivals at
+    // `empty` that make a stage empty. `cluster`: the cluster has more than one block. Also prefetches the tensor maps.
     __device__ __forceinline__ void start(int leaving, bool cluster, const TensorMap *a_map, const TensorMap *b_map) {
         if (threadIdx.x == 32) {
             tma_prefetch(a_map);
@@ -134,7 +134,7 @@ template <int DEPTH, int BYTES> struct Ring {
 
     // Called by all lanes of a warp that has read the stage. With SHARING = 1, one lane arrives at this block's
     // barrier. Otherwise one lane arrives at the barrier of each block first .. first + SHARING - 1 of the cluster.
-    // Only for reads by wgmma, because waiting for a wgmma group covers the reads of the whole warp.
+    // This function is only for reads by wgmma: waiting for a wgmma group covers the reads of the whole warp.
     template <int SHARING> __device__ __forceinline__ void leave(int first) const {
         const int lane = threadIdx.x % 32;
         if (SHARING == 1) {
@@ -149,11 +149,11 @@ template <int DEPTH, int BYTES> struct Ring {
 template <int HIGH, int WIDE, int SHARING> struct Walk {
     enum { SHARED_BY = SHARING };
     const Gemm &g;
-    int pair, part;                   // the block's number among the blocks that share b, and its part of k
-    unsigned tiles, rest, step, leap; // tiles per product; current tile; the next is `leap` products + `step` tiles on
+    int pair, part;                   // the block's number among the blocks that share b; the block's part of k
+    unsigned tiles, rest, step, leap; // tiles per product; current tile; next() adds `step` to `rest` and `leap` to `z`
     long long z;                      // current product
 
-    // The tiles of block number `block`.
+    // Starts at the first tile of block number `block`.
     __device__ __forceinline__ explicit Walk(const Gemm &g, unsigned block = blockIdx.x) : g(g) {
         const unsigned blocks = SHARING * g.parts, index = block / blocks;
         pair = block % SHARING;
@@ -202,9 +202,9 @@ template <int GROUPS, int BLOCKS> struct Registers {
 // after it has read all the sums that it needs. The loading warpgroup calls await_ring before it loads the next tile.
 //
 // Why this is safe: the proxy fence orders the reads before the later TMA writes, and the barrier makes the loader wait
-// for the reads. If blocks share b, a loader also writes into the rings of the other blocks. It must then wait for the
-// readers of all these blocks, so all threads of the cluster synchronize. Otherwise a loader writes only into its own
-// ring and waits only for its own block.
+// for the reads. If blocks share b, a loader also writes into the rings of the other blocks. The loader must then wait
+// for the readers of all these blocks, so all threads of the cluster synchronize. Otherwise a loader writes only into
+// its own ring and waits only for its own block.
 template <int SHARING> INLINE void return_ring() {
     fence_async();
     if (SHARING > 1)
@@ -219,7 +219,8 @@ template <int SHARING> INLINE void await_ring() {
         bar_sync(1, THREADS - 96);
 }
 
-// The loading warpgroup: fills the stages with this block's tiles, PER_STAGE of a and then PER_STAGE of b per stage.
+// The loop of the loading warpgroup: fills the stages with this block's tiles. A stage gets PER_STAGE tiles of a, then
+// PER_STAGE tiles of b.
 template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
 INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
     enum { SHARING = W::SHARED_BY };

@@ -2,8 +2,9 @@
 //
 // On sm_90 and newer the parts of a tile are one cluster, which exchanges the sums through shared memory
 // (exchange.cuh): only the result goes to global memory. On older GPUs each block writes its sums to g.memory and
-// increments the tile's counter in g.arrivals. The block that increments it last adds all sums and resets the counter.
-// Both ways add in the order of the parts, so the bits of a result do not depend on the order in which blocks finish.
+// increments the tile's counter in g.arrivals. The block that increments the counter last adds all sums and resets the
+// counter. Both ways add in the order of the parts, so the bits of a result do not depend on the order in which blocks
+// finish.
 //
 // Sums are exchanged between threads with the same number. All parts must map sums to threads in the same way.
 #ifndef GEMM_CUDA_JOIN
@@ -24,7 +25,7 @@ union Run {
     SUM at[RUN];
 };
 
-// A number of bytes at `shared` that suffices for clusters of up to 8 parts, whose slices are rounded up to whole runs.
+// An upper bound of the bytes that `join` needs at `shared` for up to 8 parts. Slices are rounded up to whole runs.
 // catalog/cuda.py (`inbox`) computes the exact number.
 #define JOIN_BYTES(COUNT, MEMBERS) (((COUNT) * (int)sizeof(SUM) + 7 * 16) * (MEMBERS))
 
@@ -50,14 +51,14 @@ template <class FROM, class STORE> INLINE void add_up(int parts, int first, int 
     }
 }
 
-// Calls store(i, sums) with this thread's final sums i to i + RUN - 1, for i = 0, RUN, ... One part stores each i.
+// Calls store(i, sums) with this thread's final sums i to i + RUN - 1, for i = 0, RUN, ... For each i, only one of the
+// parts calls store.
 //
 // MEMBERS threads of the block call this function, with `thread` from 0 to MEMBERS - 1. No copy to shared memory may be
 // in flight. The block's other threads must have exited, or, if parts > 1, call cluster_meet once meanwhile. With
 // parts = 1 the sums stay in registers (except as ROOM says), and `i` is a constant after unrolling.
 //   tile     number of this block's tile, counted over the batch too
-//   shared   JOIN_BYTES(COUNT, MEMBERS) bytes, aligned to 16. No thread may use them any more if parts > 1 or ROOM is
-//            true
+//   shared   JOIN_BYTES(COUNT, MEMBERS) bytes, aligned to 16. If parts > 1 or ROOM is true, `join` may overwrite them
 //   turn     number of tiles that this block has joined before; the first call (turn 0) initializes the barrier
 //   ROOM     true: `shared` is free with parts = 1, too. If the kernel has an EPILOGUE (bias or activation), the sums
 //            then go through `shared` to a single copy of the epilogue's code even with parts = 1. One copy per sum

@@ -6,7 +6,7 @@
 
 enum : int { SPECIAL = 1 << 20 }; // the exponent of a row or column that contains an infinity or NaN
 
-// x * 2^n for |n| < 250. Multiplies in two steps, because float cannot represent 2^n itself for every such n.
+// Returns x * 2^n for |n| < 250. Multiplies in two steps, because float cannot represent 2^n itself for every such n.
 INLINE float times_power(float x, int n) {
     const int half = n / 2;
     return __fmul_rn(__fmul_rn(x, __int_as_float((half + 127) << 23)), __int_as_float((n - half + 127) << 23));
@@ -20,11 +20,12 @@ template <> struct Top<float16> {
     enum { AT = 14 };
 };
 
-// The scaling exponent of a row (column). `largest` is the bits of the largest finite magnitude in the row (column).
+// Returns the scaling exponent of a row (column). `largest` is the bits of the largest finite magnitude in the row
+// (column).
 template <class T> INLINE int exponent_of(unsigned largest) {
     if (largest == 0) return 0;
     const int normal = (int)(largest >> 23) - 127;
-    // Subnormal numbers: the bits of 2^-149 have 31 leading zeros.
+    // A subnormal number's exponent follows from the leading zeros of its bits: 2^-149, the smallest, has 31 of them.
     return (normal > -127 ? normal : -118 - __clz(largest)) - Top<T>::AT;
 }
 

@@ -1,5 +1,6 @@
 // Every PTX instruction that the kernels use, each in a small function named after it. The kernels contain no asm, so a
-// test can replace this header by an emulation. NVRTC 12.9 compiles it without any CUDA header, for sm_50 and newer.
+// test can replace this header by an emulation. NVRTC 12.9 compiles this file without any CUDA header, for sm_50 and
+// newer.
 //
 // Addresses of shared memory and of barriers are 32-bit numbers from shared_address(). Functions that access shared
 // memory have a "memory" clobber: the compiler must not move, merge or delete them. wgmma is in wgmma.cuh.
@@ -57,8 +58,8 @@ PTX void bar_arrive(int id, int threads) {
 
 // ---- Programmatic dependent launch (sm_90 and newer) for launches on one stream. The blocks of a launch may start
 // while the previous launch still runs. The blocks of the next launch may start as soon as all blocks of this launch
-// have called follow_launch. This function waits until the writes of all earlier launches are visible. All threads must
-// call it before they read or write global memory.
+// have called follow_launch. follow_launch also waits until the writes of all earlier launches are visible. All threads
+// must call it before they read or write global memory.
 //
 // Each launch waits only for the launch before it, but after the wait all earlier launches have ended: a launch cannot
 // end before its own threads have waited. Memory that launches share (partial sums, counters) is free after the wait.

@@ -35,7 +35,7 @@ PTX void barrier_arrive_remote(unsigned bar, unsigned cta) {
                  : "memory");
 }
 
-PTX bool barrier_try(unsigned bar, unsigned parity) { // may suspend the thread for a while
+PTX bool barrier_try(unsigned bar, unsigned parity) { // may suspend the thread; returns whether the phase has ended
     unsigned done;
     asm volatile("{\n\t.reg .pred p;\n\t"
                  "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
@@ -46,7 +46,7 @@ PTX bool barrier_try(unsigned bar, unsigned parity) { // may suspend the thread 
     return done;
 }
 
-PTX bool barrier_passed(unsigned bar, unsigned parity) { // returns immediately
+PTX bool barrier_passed(unsigned bar, unsigned parity) { // returns at once whether the phase has ended
     unsigned done;
     asm volatile("{\n\t.reg .pred p;\n\t"
                  "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
@@ -61,7 +61,8 @@ PTX void barrier_wait(unsigned bar, unsigned parity) {
     while (!barrier_try(bar, parity)) {}
 }
 
-// The same with acquire semantics at cluster scope: later accesses follow all accesses before the remote arrivals.
+// Like barrier_wait, but with acquire semantics at cluster scope: later accesses follow all accesses before the remote
+// arrivals.
 PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
     unsigned done;
     do {
@@ -148,8 +149,9 @@ PTX unsigned cluster_rank() {
     return rank;
 }
 
-// Waits for all threads of the cluster. Their stores need not be visible afterwards, but loads whose values they have
-// used are complete. An arrive with release semantics would make every thread wait for all of its outstanding stores.
+// Waits for all threads of the cluster. After the wait, earlier stores of these threads need not be visible, but loads
+// whose values the threads have used are complete. An arrive with release semantics would make every thread wait for
+// all of its outstanding stores.
 PTX void cluster_meet() {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

@@ -6,8 +6,8 @@
 //     wgmma_hold(d); wgmma_fence(); wgmma_bf16(d, a, b, 1); ... wgmma_commit(); wgmma_wait<0>(); wgmma_hold(d);
 //
 // wgmma is asynchronous. Before wgmma_wait, the program must not access d or the registers of a, or overwrite the
-// tiles. wgmma_hold tells this to the compiler. Without wgmma_hold the compiler moves or copies accumulators across the
-// wgmma and then has to serialize the products.
+// tiles. wgmma_hold makes the compiler observe this rule. Without wgmma_hold the compiler moves or copies accumulators
+// across the wgmma and then has to serialize the products.
 //
 // In lane l of warp w, d[4j + 2h + i] is the element of row 16w + l/4 + 8h and column 8j + 2(l%4) + i. If a is in
 // registers, it has the fragment layout of mma.sync (16 rows per warp).

@@ -17,11 +17,11 @@
 
 enum { KIB = 1024, MIB = 1024 * KIB };
 
-/* What most CPUs of the last ten years have, or more. */
+/* Stands for caches that cannot be read. Most CPUs of the last ten years have caches of these sizes or larger. */
 static const gemm_caches usual = {
     .size = {32 * KIB, 512 * KIB, 8 * MIB}, .l1_ways = 8, .shared = {1, 1, 1}, .source = "default"};
 
-/* Stores a cache of `level`, 1 to 3. Of several caches of a level, the first counts. */
+/* Stores a cache of `level`, 1 to 3, unless a cache of this level is already stored. */
 static void note(gemm_caches *found, int64_t level, int64_t size, int64_t ways, int64_t shared) {
     if (level < 1 || level > 3 || found->size[level - 1] || size <= 0) return;
     found->size[level - 1] = size;
@@ -65,7 +65,7 @@ static int read_line(char *line, int bytes, int index, const char *name) {
     return some;
 }
 
-/* Counts the CPUs of a list such as 0-3,8. */
+/* Returns the number of CPUs in a list such as 0-3,8. */
 static int64_t listed(const char *list) {
     int64_t count = 0;
     for (char *end; *list; list = *end ? end + 1 : end) {
@@ -186,8 +186,8 @@ static gemm_caches find(void) {
 }
 
 gemm_caches gemm_get_caches(void) {
-    /* Threads that find `state` below READY at the same time read the same caches; one of them stores the result. A
-     * child that was forked meanwhile reads the caches for each plan, which is slow but correct. */
+    /* Threads that find `state` below READY at the same time read the same caches; one of them stores the result. In a
+     * child that was forked while `state` was WRITING, each call reads the caches, which is slow but correct. */
     enum { UNKNOWN, WRITING, READY };
     static atomic_int state;
     static gemm_caches remembered;

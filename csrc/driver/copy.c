@@ -10,10 +10,10 @@
 enum {
     MOST_AXES = 64,         /* NumPy's limit */
     JOB_BYTES = 128 * 1024, /* fits a core's share of the L2 cache */
-    STREAM_LINE = 256       /* bytes; in shorter lines (see below), too few of the stores fill whole cache lines */
+    STREAM_LINE = 256       /* bytes; in shorter lines (see `copying`), too few of the stores fill whole cache lines */
 };
 
-/* A copy, cut into `lines` lines of `length` elements along the innermost axis. The other `axes` axes enumerate the
+/* A copy. A line is `length` elements along the innermost axis. The other axes, `axes` in number, enumerate the `lines`
  * lines. A job copies several lines, or one piece of a long line. */
 typedef struct copying {
     char *to;
@@ -84,7 +84,7 @@ void gemm_copy(void *to, const void *from, int32_t ndim, const int64_t *shape, c
                const int64_t *from_strides, int64_t size, int32_t stream) {
     const double ns_per_byte = 0.1; /* a core copies 10 GB/s */
     copying all = {(char *)to, (const char *)from, 0, 0, 0, {0}, {0}, {0}, 1, 1, size, size, size, 1, 1, 1};
-    for (int axis = 0; axis < ndim; axis++) { /* merges axes that are contiguous with each other in both arrays */
+    for (int axis = 0; axis < ndim; axis++) { /* merges an axis with the axis before, if both arrays allow that */
         const int64_t length = shape[axis], step = to_strides[axis], other = from_strides[axis];
         const int before = all.axes - 1;
         if (length == 0) return;

@@ -49,7 +49,7 @@ static void ask(unsigned leaf, unsigned subleaf, unsigned *found) {
 #endif
 }
 
-/* A bit mask of the register sets that the operating system saves. */
+/* Returns a bit mask of the register sets that the operating system saves. */
 static uint64_t saved_state(void) {
 #ifndef __GNUC__
     return _xgetbv(0);

@@ -1,4 +1,5 @@
-/* Declarations of the driver's files: packing and blocking (block.c), thread pool (pool.c), gemm_run (run.c). */
+/* Declares the functions of block.c (cache blocking and packing) and block_sizes.c that other files of the driver call.
+ * Also defines small functions that these files share. */
 #ifndef GEMM_DRIVER_H
 #define GEMM_DRIVER_H
 
@@ -21,9 +22,9 @@ typedef struct gemm_subproblem {
     int accumulate; /* as in gemm_plan */
 } gemm_subproblem;
 
-/* The cache blocking of a subproblem, and the sizes of the workspace that one thread needs for it. The workspace has
- * four parts: packed a, packed b, raw sums (if out cannot hold them), and copies of tile_columns columns of out and of
- * c (if out_cs or c_cs is not 1). If a size is 0, that part is not needed. `bytes` is the sum of the sizes. */
+/* The cache blocking of a subproblem, and the size of the workspace that one thread needs. The workspace has four
+ * parts: packed a, packed b, raw sums (if out cannot hold them), and copies of tile_columns columns of out and of c (if
+ * out_cs or c_cs is not 1). If a size is 0, that part is not needed. `bytes` is the sum of the sizes. */
 typedef struct gemm_blocking {
     const gemm_kernel *kernel;
     int64_t mc, kc, nc;
@@ -31,7 +32,7 @@ typedef struct gemm_blocking {
     int pack_a, pack_b; /* 0: the kernel reads the unpacked operand */
     int single_use;     /* each panel of b is used only once, so all panels are packed into the same memory */
     int ordered;        /* as in gemm_plan */
-    int direct;         /* 1: a subproblem is a single kernel call and needs no workspace */
+    int direct;         /* 1: each subproblem is a single kernel call and needs no workspace */
     int64_t panels;     /* number of panels of b that are packed at a time, just before their use */
     int64_t tile_columns;
     int64_t a_bytes, b_bytes, sums_bytes, tile_bytes, bytes;
@@ -41,17 +42,17 @@ typedef struct gemm_blocking {
 void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                           int64_t n);
 
-/* The kernel call that computes a subproblem if blocking->direct is set. */
+/* Returns the kernel call that computes a subproblem. blocking->direct must be set. */
 gemm_block gemm_block_of(const gemm_subproblem *sub, const gemm_blocking *blocking);
 
 /* Computes a subproblem in the calling thread. `workspace` is aligned and has blocking->bytes bytes. */
 void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, char *workspace);
 
-/* Whether a panel of b of `kc` steps along k fits the L1 cache, as block_sizes.c estimates. */
+/* Returns whether a panel of b with `kc` steps along k fits the L1 cache, as block_sizes.c estimates. */
 int gemm_panel_fits(const gemm_kernel *kernel, int64_t kc);
 
-/* The kc that the driver uses: plan->kc, or less, so that k is split into pieces of nearly equal size. It depends only
- * on the plan. Therefore prepacked panels are valid for any number of threads. */
+/* Returns the kc that the driver uses: plan->kc, or less, so that k is split into pieces of nearly equal size. The
+ * result depends only on the plan. Therefore prepacked panels are valid for any number of threads. */
 int64_t gemm_depth(const gemm_plan *plan);
 
 static inline int64_t min64(int64_t x, int64_t y) {
@@ -72,12 +73,13 @@ static inline int64_t equal_pieces(int64_t total, int64_t most, int64_t unit) {
     return total <= most ? round_up(total, unit) : round_up(ceil_div(total, ceil_div(total, most)), unit);
 }
 
-/* The largest m for which the kernel reads b in the order of memory, whatever its layout: see GEMM_FEW_ROWS. */
+/* Returns the largest m for which the kernel reads an unpacked b with contiguous columns; 0 if there is none. See
+ * GEMM_FEW_ROWS. */
 static inline int64_t few_rows(const gemm_kernel *kernel) {
     return kernel->flags & GEMM_FEW_ROWS ? min64(GEMM_FEW, kernel->mr) : kernel->flags & GEMM_UNPACKED_DOTS ? 1 : 0;
 }
 
-/* Whether the kernel reads a b with contiguous columns in place. */
+/* Returns whether the kernel can read b without packing because b's columns are contiguous and m is small. */
 static inline int reads_columns(const gemm_kernel *kernel, int64_t m, int64_t k, int64_t b_rs) {
     return m <= few_rows(kernel) && k > 1 && b_rs == 1;
 }

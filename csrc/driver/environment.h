@@ -1,6 +1,7 @@
-/* The floating-point environment of a product: round to nearest, keep subnormals, trap nothing. It replaces whatever
- * mode the caller or another library set (for example, -ffast-math start-up code sets flush-to-zero for a whole
- * process). Afterwards the caller's environment is restored, including its status flags. */
+/* The floating-point environment of a product: round to nearest, keep subnormals, trap nothing. gemm_set_environment
+ * sets this environment, whatever mode the caller or another library has set. (For example, the start-up code of
+ * -ffast-math sets flush-to-zero for a whole process.) gemm_restore_environment restores the caller's environment,
+ * including its status flags. */
 #ifndef GEMM_ENVIRONMENT_H
 #define GEMM_ENVIRONMENT_H
 

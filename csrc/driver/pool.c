@@ -5,8 +5,9 @@
  * which is appropriate because the cores are busy, too.
  *
  * Threads take the jobs of a call from an atomic counter. The caller executes jobs, too, and can execute all of them.
- * Therefore it never waits for a worker to start. It waits only at the end, for jobs that are still running. A worker
- * joins a call by taking a free slot; if it wakes too late, there is none. Woken workers do not queue for a lock.
+ * Therefore the caller never waits for a worker to start. It waits only at the end, for jobs that are still running. A
+ * worker joins a call by taking a free slot; a worker that wakes too late finds no free slot. Woken workers do not
+ * queue for a lock.
  *
  * Sleeping workers are woken as a tree: the caller wakes two, each of these wakes two more, and so on, until the call
  * has enough. Therefore the caller starts its first job after two wake-ups, however many threads there are.
@@ -32,12 +33,12 @@ enum { MOST_THREADS = 1024 }; /* upper limit for any request, because each threa
 #endif
 
 enum {
-    WAKE_NS = 50000, /* from waking a sleeping worker to its first job, under a hypervisor (the slowest case) */
-    /* Minimum work per thread. If workers sleep, this much work saves time even if a wake-up takes 3 * WAKE_NS. If they
-     * spin, it makes up for cache misses and for less efficient, smaller jobs. */
+    WAKE_NS = 50000, /* time from waking a sleeping worker to its first job, under a hypervisor (the slowest case) */
+    /* Minimum work per thread. If workers sleep, MIN_SHARE_ASLEEP_NS saves time even if a wake-up takes 3 * WAKE_NS. If
+     * workers spin, MIN_SHARE_AWAKE_NS makes up for cache misses and for smaller jobs, which are less efficient. */
     MIN_SHARE_ASLEEP_NS = 2 * WAKE_NS,
     MIN_SHARE_AWAKE_NS = GEMM_SHORT_NS / 2,
-    SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; the next product often comes earlier */
+    SPIN_NS = 10 * WAKE_NS, /* how long a thread spins before it sleeps; often, the next product comes earlier */
     /* If threads cost more time than they saved, by more than this limit, the pool assumes that other programs use the
      * cores. For BACKOFF_NS, it then uses only as many threads as are worthwhile if all workers sleep. */
     MAX_LOSS_NS = 2000000,
@@ -70,7 +71,7 @@ typedef struct pool {
     /* The number of free slots. It is also the number of the slot that the next worker takes. 0: no worker can join. */
     _Alignas(LINE) atomic_int free_slots;
     atomic_int to_wake;               /* sleeping workers that the current call still needs */
-    atomic_int asleep;                /* workers that wait for `wake`; to wake one, decrement this and post `wake` */
+    atomic_int asleep;                /* workers that wait for `wake`; to wake one, decrement `asleep`, post `wake` */
     _Alignas(LINE) atomic_llong jobs; /* jobs that no thread has taken; negative after threads found none left */
     /* Workers that joined minus workers that left. The number that joined is added only when the caller closes the
      * call; until then the value is 0 or negative. */
@@ -114,7 +115,7 @@ static pool *get_pool(gemm_pool_kind kind) {
     return first;
 }
 
-/* The number of CPUs that this thread may run on. The cached value is at most `age` nanoseconds old. */
+/* Returns the number of CPUs that this thread may run on, from a cached value that is at most `age` nanoseconds old. */
 static int usable_cpus(int64_t now, int64_t age) {
     static _Thread_local int64_t checked;
     static _Thread_local int cpus;
@@ -131,7 +132,7 @@ static int limit_for(int cpus) {
     return limit > reserved ? limit - reserved : 1;
 }
 
-/* The number of threads that a copy may use if the process may use `limit`. */
+/* Returns the number of threads that a copy may use if the process may use `limit`. */
 static int limit_for_copies(int limit) {
     pool *products = atomic_load(&pools[GEMM_PRODUCT_POOL]);
     const int left = limit - (products ? atomic_load(&products->in_use) : 0);
@@ -305,7 +306,8 @@ void gemm_share(gemm_work *work, void *context, int64_t count, double ns, double
     if (ns > GEMM_SHORT_NS)
         acquired = gemm_acquire_threads(GEMM_PRODUCT_POOL, ns + more_ns, (int)min64(count, MOST_THREADS));
     gemm_parallel(acquired, work, context, count, acquired.threads);
-    /* Not for a serial loop: gemm_release_threads would use its time to estimate the speed of products. */
+    /* A serial loop holds no pool and must not call gemm_release_threads, which would use the loop's time to estimate
+     * the speed of products. */
     if (acquired.threads < 2) return;
     acquired.serial_ns = (int64_t)((double)acquired.serial_ns * (ns / (ns + more_ns)));
     gemm_release_threads(acquired);

@@ -13,18 +13,19 @@ typedef enum gemm_pool_kind { GEMM_PRODUCT_POOL, GEMM_COPY_POOL, GEMM_POOLS } ge
 
 typedef struct gemm_acquired {
     int threads;              /* for gemm_parallel, including the calling thread */
-    void *pool;               /* NULL: work too short, or pool not available; held by the call if `threads` > 1 */
+    void *pool;               /* NULL: work too short, or pool not available; if `threads` > 1, the call holds it */
     int64_t start, serial_ns; /* time of the acquisition, and the estimated time of the work on one thread */
 } gemm_acquired;
 
 /* Acquires as many threads as are worthwhile at this moment for work that takes `ns` nanoseconds on one thread: at most
  * `most`, at most gemm_get_num_threads, and only the calling thread while another call uses the pool. A copy gets at
- * most the threads that the current product does not use. If there are more than two of these, one is left for the
- * thread that controls the device. The caller may use fewer threads than it acquired. */
+ * most the threads that the current product does not use. If more than two threads are free, one of them is left for
+ * the thread that controls the device. The caller may use fewer threads than it acquired. */
 gemm_acquired gemm_acquire_threads(gemm_pool_kind kind, double ns, int most);
 void gemm_release_threads(gemm_acquired acquired);
 
-/* The most threads that gemm_acquire_threads would acquire for products. Starts no threads. */
+/* Returns the most threads that gemm_acquire_threads may acquire for a product that takes `ns` nanoseconds on one
+ * thread. Starts no threads. */
 int gemm_useful_threads(double ns, int most);
 
 /* Calls work(context, index, slot) for each index below `count`, and returns when all calls are done. Uses up to

@@ -152,7 +152,7 @@ static void yield_cpu(void) {
 
 #endif
 
-/* The number of CPUs that this thread may run on; 0: unknown. */
+/* Returns the number of CPUs that this thread may run on; 0: unknown. */
 static int count_cpus(void) {
     int cpus = 0;
 #ifdef __linux__
@@ -168,7 +168,7 @@ static int count_cpus(void) {
     return cpus;
 }
 
-/* The CPU that this thread runs on; -1: unknown. */
+/* Returns the number of the CPU that this thread runs on; -1: unknown. */
 static int current_cpu(void) {
 #ifdef __linux__
     return sched_getcpu();
@@ -177,9 +177,10 @@ static int current_cpu(void) {
 #endif
 }
 
-/* Moves the calling worker off `cpu`, the CPU of the thread that called gemm_parallel. Operating systems often wake a
- * thread on the CPU of the thread that wakes it, although other CPUs are idle. The two threads then alternate on that
- * CPU for milliseconds. This is frequent under a hypervisor, because a guest system may consider a halted CPU busy. */
+/* If the calling worker runs on `cpu`, the CPU of the thread that called gemm_parallel, moves the worker to another
+ * CPU. Operating systems often wake a thread on the CPU of the thread that wakes it, although other CPUs are idle. The
+ * two threads then alternate on that CPU for milliseconds. This is frequent under a hypervisor, because a guest system
+ * may consider a halted CPU busy. */
 static void yield_to_caller(int cpu) {
 #ifdef __linux__
     cpu_set_t all, others;

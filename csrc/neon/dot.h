@@ -1,6 +1,7 @@
-/* wrap.h's parameters for 8-bit integers (type A) x int8 with int32 sums. The kernel's file defines DOT(acc, x, y),
- * which adds dot products of four elements to the four sums of acc. Lane 0 of x holds four steps of k of one row; y
- * holds four steps of k of each of four columns. Registers: 24 accumulators of four columns, 3 vectors of b, 1 of a. */
+/* wrap.h's parameters for products of 8-bit integers: a has the type A, b has the type int8, and sums have the type
+ * int32. The kernel's file defines A and DOT(acc, x, y), which adds dot products of four elements to the four sums of
+ * acc. Lane 0 of x holds four steps of k of one row; y holds four steps of k of each of four columns. Registers: 24
+ * accumulators of four columns, 3 vectors of b, 1 of a. */
 #define C uint32_t
 #define SUM uint32_t
 #define C_IS_SUM 1

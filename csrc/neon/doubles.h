@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for doubles. No include guard: tile.h undefines the parameters. */
+/* tile.h's parameters that all kernels for doubles share. No include guard: tile.h undefines the parameters. */
 #define T double
 #define V float64x2_t
 #define VL 2

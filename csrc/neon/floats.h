@@ -1,4 +1,4 @@
-/* tile.h's vector parameters for floats. No include guard: tile.h undefines the parameters. */
+/* tile.h's parameters that all kernels for floats share. No include guard: tile.h undefines the parameters. */
 #define T float
 #define V float32x4_t
 #define VL 4

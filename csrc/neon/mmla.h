@@ -1,5 +1,5 @@
-/* wrap.h's parameters for 8-bit integers (type A) x int8 with int32 sums. The kernel's file defines the matrix
- * instruction MMLA(acc, x, y) (see mmla_tile.h). */
+/* wrap.h's parameters for products of 8-bit integers: a has the type A, b has the type int8, and sums have the type
+ * int32. The kernel's file defines A and the matrix instruction MMLA(acc, x, y) (see mmla_tile.h). */
 #define C uint32_t
 #define SUM uint32_t
 #define C_IS_SUM 1

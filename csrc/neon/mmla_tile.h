@@ -1,7 +1,7 @@
 /* panel.h's tile with matrix instructions. MMLA adds the product of 2 x K_GROUP elements of a and K_GROUP x 2 elements
  * of b to a block of 2 x 2 sums. The tile is MR x NR = 8 x 8: 16 blocks of sums, 4 vectors of b, 4 vectors of a.
  *
- *   ACC                         a block of 2 x 2 sums; a half of it is a row of 2 sums
+ *   ACC                         a block of 2 x 2 sums; each half of an ACC is a row of 2 sums
  *   JOIN_HALVES, LOW, HIGH      make an ACC from its upper and lower row; return its upper row; return its lower row
  *   GET_HALF, PUT_HALF          load and store a row of 2 sums
  *   LOAD_A, LOAD_B              load 16 bytes

@@ -1,4 +1,4 @@
-/* The fastest float kernel for AArch64. */
+/* float with the tile of tile_8x12.h: the fastest float kernel for AArch64 CPUs without SME. */
 #include "neon.h"
 #include "floats.h"
 #include "tile_8x12.h"

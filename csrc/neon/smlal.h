@@ -1,5 +1,6 @@
-/* wrap.h's parameters for 8-bit integers (type A) x int8 with int32 sums. Panels hold int16, which smlal multiplies and
- * adds. Registers: 24 accumulators, 3 vectors of b, 1 of a. */
+/* wrap.h's parameters for products of 8-bit integers: a has the type A, b has the type int8, and sums have the type
+ * int32. The kernel's file defines A. Panels hold int16; smlal multiplies the int16 and adds the products to the sums.
+ * Registers: 24 accumulators, 3 vectors of b, 1 of a. */
 #define C uint32_t
 #define SUM uint32_t
 #define C_IS_SUM 1

@@ -1,4 +1,5 @@
-/* uint8 x int8 with int32 sums, which wrap. sudot is usdot by lane: the vector (b) is signed, the lane (a) unsigned. */
+/* uint8 x int8 with int32 sums, which wrap. The instruction is sudot: it multiplies signed bytes of a vector (b) by
+ * unsigned bytes of one lane (a). usdot by lane would need the opposite signs. */
 #include "neon.h"
 
 #define KERNEL u8s32gemm_neon_usdot_8x12

@@ -1,16 +1,19 @@
-/* gemm._memo.Batch: products that are called one by one and computed together. Until then, a called product is pending.
+/* gemm._memo.Batch: products that are called one by one and computed together. A product that was called but is not yet
+ * computed is pending.
  *
- * A Batch stores each pending product as addresses and the number of its kind, if a Memo knows the product. Products of
- * one kind differ only in their arrays (see `kind`). `run` computes all products of one kind in one pass of the engine,
- * shared among threads. Products may be computed in any order if no product reads or writes memory that another product
- * writes (order.c). If this does not hold, `run` cuts the products into pieces of MOST_NATIVE products (or into two
- * halves, if there are at most MOST_NATIVE), computes the pieces in order, and applies the same rule to each piece. If
- * each product depends on the one before, products are therefore computed one by one, in the order of the calls.
+ * A product can be pending if a Memo knows it. A Batch stores the addresses of the product's arrays and the number of
+ * the product's kind. Products of one kind differ only in their arrays (see `kind` in batch.h). `run` computes all
+ * products of one kind in one pass of the engine, shared among threads. Products may be computed in any order if no
+ * product reads or writes memory that another product writes (order.c). If this does not hold, `run` cuts the products
+ * into pieces of MOST_NATIVE products (or into two halves, if there are at most MOST_NATIVE), computes the pieces in
+ * order, and applies the same rule to each piece. If each product depends on the one before, products are therefore
+ * computed one by one, in the order of the calls.
  *
  * For gemm.gemm_many, a Batch stores products of one kind together, as columns: the list of all a, the list of all b,
  * and so on (many.c). It stores products one by one if their kinds differ.
  *
- * A thread's Batch is stored in the dictionary of the thread's state. Therefore it ends with the thread.
+ * A thread's Batch is stored in the dictionary of the thread's state. Therefore the Batch is released when the thread
+ * ends.
  */
 #include "batch.h"
 
@@ -29,7 +32,8 @@ static batch *mine(void) {
     return state ? (batch *)PyDict_GetItemWithError(state, thread_key) : NULL;
 }
 
-/* Makes `fresh` this thread's Batch, or none if `fresh` is NULL. Returns 0 with an error set on failure. */
+/* Makes `fresh` this thread's Batch. If `fresh` is NULL, the thread then has no Batch. Returns 0 with an error set on
+ * failure. */
 static int set_mine(PyObject *fresh) {
     PyObject *state = PyThreadState_GetDict();
     if (!thread_key) thread_key = PyUnicode_InternFromString("gemm.Batch");
@@ -179,15 +183,17 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
     return result;
 }
 
-/* The callbacks of a run. `goes` returns whether `send` computes some products instead of the engine. `retry` computes
- * products for which the engine had no memory.
+/* The callbacks of one call of `run`. `goes` returns whether `send` computes some products instead of the engine.
+ * `retry` computes products for which the engine had no memory.
  *
- * If `goes` is NULL, the engine computes all products and keeps the GIL: no reference keeps the operands alive. */
+ * If `goes` is NULL, the engine computes all products. The GIL is then not released, because no reference keeps the
+ * operands alive. */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
 
-/* The pending products of kind `number` from `start` to `stop` (exclusive): the first one's index, and their count. */
+/* The pending products of kind `number` among the products `start` to `stop` - 1. first: the index of the first one.
+ * count: how many there are. */
 typedef struct {
     const pending *all;
     int number;
@@ -201,7 +207,8 @@ static group group_of(const pending *all, int number, Py_ssize_t start, Py_ssize
     return some;
 }
 
-/* Stores a product's operands, borrowed (c may be None). Returns 0 with an error set if a column is too short. */
+/* Stores borrowed references to a product's operands (c may be None). Returns 0 with an error set if a column is too
+ * short. */
 static int operands_of(const pending *all, Py_ssize_t product, PyObject **operands) {
     for (int operand = 0; operand < OPERANDS; operand++) {
         if (!all->entries) {
@@ -255,7 +262,8 @@ static int goes(const others *by, const group *some) {
     return yes;
 }
 
-/* Buffers for one run: per pending product, two `outs` and one of `places` (NULL if all products are of one kind). */
+/* Buffers for one call of `run`. `outs` has two elements for each pending product, `places` has one. `places` is NULL
+ * if all products are of one kind. */
 typedef struct {
     written *outs;
     gemm_place *places;
@@ -356,7 +364,7 @@ static PyObject *batch_run(PyObject *object, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* The number of operands in a column; -1: the column is one operand for all products. */
+/* Returns the number of operands in a column, or -1 if the column is one operand for all products. */
 static Py_ssize_t length_of(PyObject *column) {
     return PyList_Check(column) ? PyList_Size(column) : PyTuple_Check(column) ? PyTuple_Size(column) : -1;
 }

@@ -60,7 +60,8 @@ static inline int gemm_kind_of(const pending *all, Py_ssize_t product) {
     return all->entries ? all->entries[product].kind : 0;
 }
 
-/* The estimated time of one product in the engine on one fast core, in nanoseconds. 0: other code computes it. */
+/* Returns the estimated time of one product in the engine on one fast core, in nanoseconds. Returns 0 if other code
+ * computes the products. */
 static inline double gemm_kind_ns(const kind *k) {
     return k->what.plan ? k->what.work / 50 : 0;
 }

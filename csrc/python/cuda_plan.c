@@ -1,4 +1,4 @@
-/* Products of CUDA arrays that a Memo repeats: reads the arrays' metadata, and launches a Sequence for the arrays.
+/* Repeats products of CUDA arrays for a Memo: reads the arrays' metadata, and launches a Sequence for the arrays.
  *
  * The arrays belong to classes that `reads` has registered. If a class's library has DLPack's C exchange API (PyTorch
  * since 2.10), the API's functions return address, shape, strides, type and stream in some nanoseconds. Arrays of the
@@ -42,7 +42,7 @@ static int recorded(const reader *from, PyObject *array) {
         Py_DECREF(found);
         found = PyObject_CallObject(from->records, NULL);
     }
-    Py_XDECREF(found); /* True and False outlive this */
+    Py_XDECREF(found); /* True and False are never freed */
     return found ? found != Py_False : -1;
 }
 
@@ -114,7 +114,7 @@ int gemm_device_read(PyObject *array, int at, signature *key, extent *where) {
     }
     const Py_ssize_t place = (Py_ssize_t)from->kind + x.device;
     if (x.device < 0 || x.device >= MOST_DEVICES || !(at == A || place == key->place)) return 0;
-    if ((uintptr_t)x.data % (uintptr_t)(x.size < 16 ? x.size : 16)) return 0; /* the full path reports the error */
+    if ((uintptr_t)x.data % (uintptr_t)(x.size < 16 ? x.size : 16)) return 0; /* the Python code reports the error */
     key->place = place;
     key->type[at] = x.type;
     key->axes[at] = x.axes;
@@ -150,7 +150,8 @@ int gemm_device_learn(PyObject *from, slot *to) {
     return 1;
 }
 
-/* Writes a number in the format `form`: one letter, or two letters for the real and the imaginary part. */
+/* Writes a number to `to` in the format `form`: one letter of Python's struct module, or two letters for the real and
+ * the imaginary part. */
 static void pack(const char *form, const gemm_scalar *x, char *to) {
     const double parts[] = {x->re, x->im};
     const uint32_t word = (uint32_t)(uint64_t)x->integer;

@@ -1,9 +1,10 @@
-/* gemm._memo.Sequence: kernel launches that are prepared once and repeated with other addresses.
+/* gemm._memo.Sequence: kernel launches that are prepared once and repeated with different addresses.
  *
  * gemm/backends/cuda/launch_plan.py makes the launch plan of a product. A Sequence stores the plan's functions, grids
  * and parameters. The parameters are bytes; only the addresses, tensor maps and scalars among them differ between
- * products. A run is a few calls of the CUDA driver. Python passes the addresses of the driver's functions, so this
- * file links to no CUDA library. Without this extension, gemm/backends/cuda/launch_graph.py does the same in Python.
+ * products. Running a Sequence takes only a few calls of the CUDA driver. Python passes the addresses of the driver's
+ * functions, so this file links to no CUDA library. Without this extension, gemm/backends/cuda/launch_graph.py does the
+ * same in Python.
  */
 #include "cuda.h"
 
@@ -85,7 +86,8 @@ typedef struct {
     step *steps;
 } sequence;
 
-/* Launches the step `x` for the addresses `at`. The results are those of gemm_sequence_launch. */
+/* Launches the step `x` for the addresses `at`. Returns the CUresult, and fills in `which`, as gemm_sequence_launch
+ * does. */
 static int launch(const sequence *self, const step *x, const uint64_t *at, void *stream, const char *scale,
                   int *which) {
     char given[MOST_PARAMETERS], unaligned[MOST_MAPS * MAP_BYTES + MAP_ALIGNMENT];
@@ -124,7 +126,8 @@ static int launch(const sequence *self, const step *x, const uint64_t *at, void 
     return self->api.launch_ex(&config, x->function, parameters, NULL);
 }
 
-/* Allocates the workspace, zeroes what must begin as zeros, and launches all steps. Always frees the workspace. */
+/* Allocates the workspace, zeroes the part of it that must begin as zeros, and launches all steps. Always frees the
+ * workspace. */
 static int run_steps(const sequence *self, uint64_t *at, void *stream, const char *scale, int *which) {
     int status = 0;
     if (self->room) {

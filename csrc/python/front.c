@@ -18,7 +18,8 @@ typedef struct {
 
 /* One instance per process: the C function needs no `self`, and can be pickled by its name. */
 static struct {
-    /* `names`: those of alpha, beta, the options, c, out and bias. `defaults`: those of alpha, beta and the options. */
+    /* names: the names of alpha, beta, the options, c, out and bias. defaults: the default values of alpha, beta and
+     * the options. */
     PyObject *python, *memos, *names[KEYWORDS], *defaults[FIXED];
     PyMethodDef method, at_once;
     table sets;
@@ -37,7 +38,7 @@ void gemm_front_forget(void) {
     gemm_table_free(&left);
 }
 
-/* The index of a keyword in `names`; -1: unknown. */
+/* Returns the index of a keyword in front.names, or -1 if the keyword is unknown. */
 static int number_of(PyObject *keyword) {
     for (int i = 0; i < KEYWORDS; i++)
         if (front.names[i] == keyword) return i;
@@ -46,7 +47,8 @@ static int number_of(PyObject *keyword) {
     return -1;
 }
 
-/* Distributes a call's arguments to `given` and `option`. Returns 0 if they are wrong: Python then raises the error. */
+/* Distributes a call's arguments to `given` and `option`. Returns 0 if the arguments are wrong: the Python function
+ * then raises the error. */
 static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyObject *keywords, Py_ssize_t count,
                           PyObject **given, PyObject **option) {
     static const int last[] = {C, OUT, BIAS};
@@ -71,7 +73,7 @@ static int read_arguments(PyObject *const *arguments, Py_ssize_t positional, PyO
 /* Returns the Memo for options with the values in `option`, a new reference. Stores the Memo in front.sets under the
  * objects in `option`. Returns NULL without an error if there is no such Memo. */
 static PyObject *look_up(PyObject *const *option) {
-    static const int classed[CLASSES] = {0, 1, 4}; /* trans_a, trans_b, reproducible: 1 is no valid value, True is */
+    static const int classed[CLASSES] = {0, 1, 4}; /* trans_a, trans_b, reproducible: valid if True, not if 1 */
     PyObject *key = PyTuple_New(OPTIONS + CLASSES);
     if (!key) return NULL;
     for (int i = 0; i < OPTIONS + CLASSES; i++) {
@@ -96,8 +98,8 @@ static PyObject *look_up(PyObject *const *option) {
     return memo;
 }
 
-/* Computes the product with a Memo, or makes it pending. Returns its result, or NULL without an error if the Memo does
- * not know the product. Releases the caller's reference to the Memo. */
+/* Computes the product with a Memo, or makes it pending. Returns the product's result, or NULL without an error if the
+ * Memo does not know the product. Releases the caller's reference to the Memo. */
 static PyObject *by(PyObject *memo, PyObject *const *given) {
     PyObject *result = gemm_batches ? gemm_batch_take(memo, given) : gemm_memo_repeat(memo, given);
     Py_DECREF(memo);

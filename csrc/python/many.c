@@ -17,7 +17,8 @@ typedef struct {
     PyObject *const *columns; /* each column has enough items: reading past the end would raise a Python error */
     gemm_place *places;
     int64_t from; /* the position in the columns of the first product to read */
-    /* count: products to read. odd: the index of the first one of another kind (or count); any thread may lower it. */
+    /* count: number of products to read. odd: the index of the first product of another kind, or `count` if there is
+     * none; any thread may lower `odd`. */
     int64_t count, odd;
 } reading;
 

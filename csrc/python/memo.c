@@ -23,8 +23,9 @@ static Py_ssize_t type_of(PyArrayObject *array) {
     return number >= NPY_USERDEF ? (Py_ssize_t)PyArray_DESCR(array) : 0;
 }
 
-/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless it is
- * an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or gemm_device_read can read it. */
+/* Adds the operand `object` to the signature at position `at`, and stores its extent in `where`. Returns 0 unless
+ * `object` is an aligned, non-empty ndarray of numbers with 1 to MOST_AXES axes, or an array that gemm_device_read can
+ * read. */
 static int read_array(PyObject *object, int at, signature *key, extent *where) {
     if (!PyArray_CheckExact(object)) return gemm_device_read(object, at, key, where);
     PyArrayObject *array = (PyArrayObject *)object;
@@ -46,8 +47,8 @@ static int read_array(PyObject *object, int at, signature *key, extent *where) {
     return 1;
 }
 
-/* Whether `object` is an array with the type, shape and strides of position `at` in the signature. Stores the address
- * of its first element in `data`. */
+/* Returns whether `object` is an array with the type, shape and strides of position `at` in the signature. Stores the
+ * address of the array's first element in `data`. */
 static int array_alike(const signature *key, int at, PyObject *object, char **data) {
     if (!PyArray_CheckExact(object)) return 0;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -115,8 +116,8 @@ static int read_scale(PyObject *object, number *to) {
     return read;
 }
 
-/* Rounds alpha and beta for the computation. Returns 0 if a value does not fit the type, or if rounding makes a value
- * 0: the signature records which values are 0. */
+/* Rounds alpha and beta for the computation. Returns 0 if a value does not fit the type. Also returns 0 if rounding
+ * makes a value 0, because the signature records which values are 0. */
 static int round_scales(const slot *known, const number *from, gemm_scalar *scale) {
     for (int i = 0; i < SCALES; i++)
         if (!gemm_round_number(&from[i], known->rounds, &scale[i]) || gemm_is_zero(&scale[i]) != known->key.zero[i])
@@ -134,7 +135,7 @@ static int read_given(PyObject *const *given, signature *key, extent *at, number
     return 1;
 }
 
-/* The work of a plan, in multiply-adds. */
+/* Returns the work of a plan, in multiply-adds. */
 static double work_of(const gemm_plan *plan) {
     double work = (double)plan->m * (double)plan->n * (double)plan->k;
     for (int axis = 0; axis < plan->batch_ndim; axis++) work *= (double)plan->batch_shape[axis];
@@ -201,7 +202,8 @@ static PyObject *widened(PyObject *array, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Creates an array of the dtype `wide` for the sums, if the result's dtype is narrower. Stores its address in `at`. */
+/* Returns a new array with the shape of `result` and the dtype `wide`, for the sums of a product whose result has a
+ * narrower dtype. Stores the new array's address in `at`. Returns NULL with an error set on failure. */
 static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     PyArrayObject *like = (PyArrayObject *)result;
     Py_INCREF(wide);
@@ -211,7 +213,7 @@ static PyObject *sums_of(PyObject *result, PyObject *wide, extent *at) {
     return made;
 }
 
-/* Computes a product that needs a conversion of operands, a bias or an activation. The engine does none of these.
+/* Computes a product that needs a conversion of operands, a bias or an activation, which the engine cannot do itself.
  * Stores the product in `result`. Returns 0 on failure; an error may or may not be set. */
 static int compute_around(const memo *self, const slot *known, const gemm_scalar *scale, PyObject *const *given,
                           extent *at, PyObject *result) {
@@ -278,7 +280,8 @@ PyDoc_STRVAR(clear_doc, "clear()\n--\n\n"
 static PyObject *memo_clear(PyObject *object, PyObject *ignored) {
     (void)ignored;
     memo *self = (memo *)object;
-    /* Entries leave the Memo before their objects are released, because that may run any code, even on this Memo. */
+    /* Entries leave the Memo before their objects are released, because releasing them may run any code, even on this
+     * Memo. */
     table left = self->slots;
     memset(&self->slots, 0, sizeof self->slots);
     self->slots.key_bytes = left.key_bytes, self->slots.entry_bytes = left.entry_bytes, self->slots.most = left.most;

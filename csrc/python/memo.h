@@ -1,4 +1,5 @@
-/* Declarations of gemm._memo's files. Python's limited API: one build supports every CPython from 3.10 on. */
+/* Declarations that gemm._memo's files share. The files use only Python's limited API, so one build supports every
+ * CPython from 3.10 on. */
 #ifndef GEMM_PYTHON_MEMO_H
 #define GEMM_PYTHON_MEMO_H
 
@@ -29,7 +30,7 @@ static const double WORTH_RELEASING = 5e5;
 
 /* The key of a product: for each array its type, number of axes, shape and strides in bytes. Unused words are 0. */
 typedef struct {
-    Py_ssize_t place;     /* 0: NumPy arrays on the host; else it identifies the device and the class of the arrays */
+    Py_ssize_t place;     /* 0: NumPy arrays on the host; else a number for the device and the class of the arrays */
     Py_ssize_t role_of_c; /* c is: 0 absent, 1 an array of its own, 2 `out` itself */
     /* Whether alpha is 0 (a and b are then not read), and whether beta is 0 (c is then not read). */
     Py_ssize_t zero[SCALES];
@@ -55,8 +56,8 @@ typedef struct {
      * uses an entry of the latter kind. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
-    gemm_scalar alpha;  /* replaces the call's alpha if the call's alpha is 0 */
-    PyObject *keep;     /* owner of the plan; on a device the Sequence */
+    gemm_scalar alpha;  /* replaces an alpha of 0 in calls: 1 or -1, see _factors in gemm/frontend/arguments.py */
+    PyObject *keep;     /* owner of the plan; on a device the Sequence; if `plan` is NULL on the host, the work */
     /* The dtype of a new result, or None if calls pass an out. On a device: a function that creates a result. */
     PyObject *make;
     PyObject *finish; /* adds the bias and applies the activation; NULL: neither */
@@ -74,9 +75,9 @@ typedef int run_function(const gemm_plan *, const void *, const void *, const vo
 
 typedef struct {
     PyObject_HEAD run_function *run;
-    PyObject *options; /* the options of all its products, or None */
-    /* The era in which its plans were chosen. An era ends when stored plans must no longer be used (gemm._memo.forget).
-     * In any other era, the Memo knows no products. */
+    PyObject *options; /* the options that all products of the Memo share, or None */
+    /* The era in which the Memo's plans were chosen. An era ends when stored plans must no longer be used
+     * (gemm._memo.forget). In any other era, the Memo knows no products. */
     PyObject *era;
     table slots;
 } memo;
@@ -85,17 +86,17 @@ typedef struct {
  * `at`, and the rounded alpha and beta in `scale`. Returns NULL without an error if the product is unknown. */
 const slot *gemm_memo_find(const memo *self, PyObject *const *given, extent *at, gemm_scalar *scale);
 
-/* The plan with which the engine computes the pending products (see gemm_batch_take) of the entry `known`. NULL: other
- * code computes these products. */
+/* Returns the plan with which the engine computes pending products (see gemm_batch_take) of the entry `known`. Returns
+ * NULL if other code computes these products. */
 static inline const gemm_plan *gemm_memo_plan(const slot *known) {
     return known->finish || known->wide ? NULL : known->plan;
 }
 
-/* Whether the Memo's plans were chosen in the current era. Otherwise they must not be used. */
+/* Returns whether the Memo's plans were chosen in the current era. If not, the plans must not be used. */
 int gemm_memo_holds(const memo *self);
 
-/* Whether the operands have the signature `key`, which has no bias. Stores their addresses in `data`. The caller
- * must check that out does not overlap the other operands. */
+/* Returns whether the operands have the signature `key`, which has no bias. Stores their addresses in `data`. The
+ * caller must check that out does not overlap the other operands. */
 int gemm_memo_alike(const signature *key, PyObject *const *operands, char **data);
 
 /* Returns the array for the result of a product: operands[OUT], or a new array if that is None. The result is a new
@@ -106,13 +107,13 @@ PyObject *gemm_memo_output(const slot *kind, PyObject *const *operands, extent *
  * a new reference. Returns NULL without an error if the Memo has no entry for this product. */
 PyObject *gemm_memo_repeat(PyObject *memo, PyObject *const *given);
 
-/* Whether two operands have no byte in common. */
+/* Returns whether two operands have no byte in common. */
 static inline int gemm_apart(const extent *x, const extent *y) {
     return x->high <= y->low || y->high <= x->low;
 }
 
-/* The functions for device arrays; see cuda_plan.c. gemm_device_read adds an array to the signature at position `at`,
- * and stores its extent. Returns 0 if it cannot read the array. */
+/* The next three functions are for device arrays; see cuda_plan.c. gemm_device_read adds an array to the signature at
+ * position `at`, and stores the array's extent. Returns 0 if the array cannot be read. */
 int gemm_device_read(PyObject *array, int at, signature *key, extent *where);
 
 /* Stores a device product's data; `from` is Memo.learn's argument `device`. Returns 0 with an error set on failure. */

@@ -81,8 +81,8 @@ static void list_some(void *context, int64_t job, int slot) {
     x->parts[job] = found;
 }
 
-/* Sorts ranges by `low`, in whatever order they were: a radix sort with digits of eleven bits. `spare` has room for
- * `count` ranges. Returns `all` or `spare`, whichever contains the result. */
+/* Sorts ranges by `low`, for any initial order: a radix sort with digits of eleven bits. `spare` has room for `count`
+ * ranges. Returns `all` or `spare`, whichever contains the result. */
 static written *sort_any(written *all, written *spare, int64_t count) {
     enum { BITS = 11, DIGITS = 1 << BITS };
     uintptr_t least = all[0].low, most = all[0].low, differ = 0;

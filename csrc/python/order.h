@@ -30,28 +30,29 @@ typedef struct {
 /* The addresses and kinds of a list of products. */
 typedef struct {
     const gemm_place *places;
-    const char *reaches; /* the `reach` of kind 0; that of each next kind is `next_reach` bytes later */
+    const char *reaches; /* the `reach` of kind 0; the `reach` of kind i is i * `next_reach` bytes later */
     size_t next_reach;
-    /* The first product's kind, an int; each next one is `next_kind` bytes later. NULL: all are of kind 0. */
+    /* The kind of product 0, an int; the kind of product i is i * `next_kind` bytes later. NULL: all are of kind 0. */
     const char *kinds;
     size_t next_kind;
 } products;
 
-/* Whether the products from `start` to `stop` (exclusive) may be computed in any order; at most MOST_ALIKE products.
- * `outs` is working memory: two ranges per product. `share` is gemm_share. `ns` is the estimated time of computing the
- * products after this check, in nanoseconds. */
+/* Returns whether the products `start` to `stop` - 1, at most MOST_ALIKE, may be computed in any order. `outs` is
+ * working memory: two ranges per product. `share` is gemm_share. `ns` is the estimated time of computing the products
+ * after this check, in nanoseconds. */
 int gemm_independent(const products *all, int64_t start, int64_t stop, written *outs, share_function *share, double ns);
 
-/* A product's operand from a column: an item of a tuple or list, or the one object that is the operand of all products.
- * Returns a borrowed reference, or NULL with an error set if the column is too short. If the column is long enough, the
- * function only reads Python objects: threads without the GIL may call it while another thread holds the GIL. */
+/* Returns a product's operand from a column: an item of a tuple or list, or the one object that is the operand of all
+ * products. Returns a borrowed reference, or NULL with an error set if the column is too short. If the column is long
+ * enough, the function only reads Python objects: threads without the GIL may call it while another thread holds the
+ * GIL. */
 static inline PyObject *gemm_column_item(PyObject *column, Py_ssize_t product) {
     return PyList_Check(column)    ? PyList_GetItem(column, product)
            : PyTuple_Check(column) ? PyTuple_GetItem(column, product)
                                    : column;
 }
 
-/* Whether a column is a tuple or list. */
+/* Returns whether a column is a tuple or list. */
 static inline int gemm_column_lists(PyObject *column) {
     return PyList_Check(column) || PyTuple_Check(column);
 }

@@ -42,7 +42,7 @@ static double narrow(double x, int bits, int least, double largest) {
     return fabs(rounded) > largest ? copysign(INFINITY, rounded) : rounded;
 }
 
-/* The variable is volatile because GCC 12 omits the rounding if it converts two doubles at once. */
+/* Rounds x to a float. `rounded` is volatile because GCC 12 omits the rounding if it converts two doubles at once. */
 static double single(double x) {
     volatile float rounded = (float)x;
     return rounded;

@@ -30,7 +30,9 @@ int gemm_read_number(PyObject *object, number *to);
 /* Reads a type such as "f4". Returns 0 with an error set if the text names no type. */
 int gemm_read_type(const char *text, number_type *to);
 
-/* Rounds as NumPy does. Returns 0 if the type cannot hold the number, or if its class may not scale this type. */
+/* Rounds `from` to the type `to`, as NumPy does. Returns 0 in these cases: `from` is complex and `to` is not; `to` is
+ * an integer type (or bool) that cannot hold `from` exactly; `to` is a floating-point or complex type, and `from` is an
+ * integer beyond 2**53 in magnitude; gemm has no numbers of the type `to`. */
 int gemm_round_number(const number *from, number_type to, gemm_scalar *rounded);
 
 static inline int gemm_is_zero(const gemm_scalar *x) {

@@ -29,7 +29,7 @@ static char *entry_at(const table *t, uint32_t number) {
     return t->entries + number * t->entry_bytes;
 }
 
-/* The index of the key in `places`, or of the free place where the search for the key ends. */
+/* Returns the index of the key in `places`, or the index of the free place where the search for the key ends. */
 static uint32_t place_of(const table *t, const void *key, uint64_t hash) {
     uint32_t at = (uint32_t)hash & t->mask;
     for (; t->places[at]; at = (at + 1) & t->mask) {
@@ -68,7 +68,8 @@ static int grow(table *t) {
     return 1;
 }
 
-/* Frees the place `gap`. Searches end at free places, so this moves later entries that they would not reach. */
+/* Frees the place `gap`. A search ends at the first free place. Therefore each later entry that a search would no
+ * longer reach moves to the gap, and leaves a new gap. */
 static void leave(table *t, uint32_t gap) {
     for (uint32_t at = (gap + 1) & t->mask; t->places[at]; at = (at + 1) & t->mask) {
         const uint32_t wanted = (uint32_t)t->hashes[t->places[at] - 1] & t->mask;

@@ -1,4 +1,5 @@
-/* bfloat16 with BFMOPA, which adds 2 products to each sum: their sum is rounded to odd, then added in float. */
+/* bfloat16 with BFMOPA, which adds 2 products to each float sum. BFMOPA first adds the two products and rounds the
+ * result to odd. */
 #include "bfloat16.h"
 
 #define KERNEL bgemm_sme_bfmopa_32x32

@@ -1,4 +1,4 @@
-/* double: FMOPA on 8 squares of ZA. It is an option of SME, FEAT_SME_F64F64. */
+/* double: FMOPA on 8 squares of ZA (see sme.h). FMOPA for double is an optional feature of SME, FEAT_SME_F64F64. */
 #define KERNEL dgemm_sme_16x32
 #define SUM double
 #define SUM_64

@@ -10,7 +10,7 @@
  * multiply-adds in the order of k. FMOPA keeps subnormals, because the driver clears FPCR.
  *
  *   SUM       type of the sums
- *   SUM_64    defined if SUM has 64 bits, else SUM has 32 bits. K_GROUP elements in a panel have as many bits.
+ *   SUM_64    defined if SUM has 64 bits, else SUM has 32 bits. K_GROUP elements of a panel have as many bits as SUM.
  *   OUTER     the outer product: one of the codes FMOPA_32 ... below
  *
  * The other parameters of panel.h, except those of the tile, are defined before this header or by a later header.
@@ -65,14 +65,14 @@
 /* A part of the tile has 2 vectors of rows, with the predicates p0 and p1, and 2 or 4 vectors of columns, with the
  * predicates p2 to p5. A predicate has a bit for each byte of a vector. Therefore the same predicates suit elements of
  * all sizes, and the vectors of a and b are loaded as bytes. x14, x15 and x16 are the numbers of sums in 1, 2 and 3
- * vectors. As an index, 31 is the zero register. */
+ * vectors. As the argument `at` of LD1 and ST1, 31 is the zero register. */
 /* clang-format off */
 #define LOAD(z, p, from, at) "ld1b {z" #z ".b}, p" #p "/z, [%[" #from "], #" #at ", mul vl]\n\t"
 #define LOAD_A(x0, x1) LOAD(x0, 0, x, 0) LOAD(x1, 1, x, 1) "add %[x], %[x], %[panel_a]\n\t"
 #define WHILE(p, panel) "whilelt p" #p ".b, %[t], %[" #panel "]\n\t" "add %[t], %[t], %[vector]\n\t"
 #ifdef SUM_64
-#define SIZE "3"   /* log2 of the bytes of a sum */
-#define ACROSS "2" /* log2 of the vectors of columns */
+#define SIZE "3"   /* log2 of the number of bytes of a sum */
+#define ACROSS "2" /* log2 of the number of vectors of columns */
 #define WHILE_COLUMNS WHILE(2, panel_b) WHILE(3, panel_b) WHILE(4, panel_b) WHILE(5, panel_b)
 #define EACH_SQUARE(MOVE, square) \
     MOVE(square, 2, 31) MOVE(square + 1, 3, 14) MOVE(square + 2, 4, 15) MOVE(square + 3, 5, 16)
@@ -103,8 +103,8 @@
 #define SECOND_ROW 2
 #endif
 
-/* Moves the rows of `square` and of the squares beside it between ZA and x13, but not more than `left` rows. `t` is the
- * step from row to row in bytes. */
+/* Moves the rows of `square` and of the squares beside it between ZA and the memory at x13, but at most `left` rows.
+ * `t` is the distance between rows in memory, in bytes. */
 #define MOVE_ROWS(MOVE, square)             \
     "mov w12, #0\n"                         \
     "1: cmp x12, x14\n\t"                   \
@@ -129,7 +129,8 @@
  * The instructions need ZA and the streaming mode, in which vectors have SME's length. Compiled code runs outside of
  * this mode, because many NEON instructions are illegal in it. So one asm statement enters and leaves the mode. Both
  * transitions clear all vector and predicate registers, which are therefore clobbered, and change FPSR, which the
- * driver restores (csrc/driver/environment.h). In the statement, i counts rows, and j counts columns in bytes. */
+ * driver restores (csrc/driver/environment.h). In the statement, i is the first row of a part of the tile, and j is its
+ * first column in bytes. */
 static __attribute__((noinline)) void outer_products(int64_t rows, int64_t steps, const void *a, const void *b,
                                                      const void *from, int64_t from_step, void *to, int64_t to_step) {
     const int64_t panel_a = MR * sizeof(SUM), panel_b = NV * VL * sizeof(SUM); /* bytes of a group of steps along k */
@@ -182,10 +183,11 @@ static __attribute__((noinline)) void outer_products(int64_t rows, int64_t steps
 }
 /* clang-format on */
 
-/* Saves the contents of ZA for a caller further up that uses ZA and called ordinary functions. Such a caller asks for
- * it ("lazy saving" in the procedure call standard, AAPCS64): TPIDR2_EL0 points to the address of a buffer (8 bytes)
- * and the number of vectors to save (2 bytes). Clearing TPIDR2_EL0 tells the caller that it must restore ZA. The
- * runtime library's __arm_tpidr2_save does the same, but old libraries do not have it. */
+/* Saves the contents of ZA for a function further up the call stack that uses ZA, if there is one. Before such a
+ * function calls ordinary functions, it sets TPIDR2_EL0 ("lazy saving" in the procedure call standard, AAPCS64).
+ * TPIDR2_EL0 then points to the address of a buffer (8 bytes) and the number of vectors to save (2 bytes). Clearing
+ * TPIDR2_EL0 tells that function to restore ZA. The runtime library's __arm_tpidr2_save does the same, but old
+ * libraries do not have it. */
 static void save_za(void) {
     __asm__ volatile("mrs x9, S3_3_C13_C0_5\n\t" /* TPIDR2_EL0 */
                      "cbz x9, 3f\n\t"

@@ -33,7 +33,7 @@
 #define TEAMS (BM / TM)
 #define ITEMS (TEAMS * LANES)
 #define STEP (4 * LANES) /* elements of a row that a lane group reads at once */
-/* Distance of b's columns in local memory; the 4 avoids bank conflicts of the transposed stores. */
+/* Distance of b's columns in local memory; the 4 additional elements avoid bank conflicts of the transposed stores. */
 #define PITCH (BK + 4)
 #define OF_B (BN * PITCH)
 #define OF_SUMS (TEAMS * BN * (LANES + 1))
@@ -49,7 +49,7 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
     const int aligned = !((a_at.s0 | a_at.s1 | a_at.s3) & 3), turned = b_at.s1 == 1;
     global const real *line[TM];
 #pragma unroll
-    /* Rows beyond the last row of a: the last row is read again, and the sums are not stored. */
+    /* Instead of rows beyond the last row of a, the kernel reads the last row again. It does not store these sums. */
     for (int r = 0; r < TM; ++r) line[r] = AT(a, z, min(i0 + r, m - 1), k0);
     b = AT(b, z, k0, j0);
 
@@ -81,8 +81,8 @@ kernel void gemm_generic_dot(BUFFER(a), BUFFER(b), RESULT)
         sum[r][j] = MAC(row.s3, col.s3, sum[r][j]);                                                     \
     }
 #endif
-/* Multiplies STEP columns, from s on, of a lane group's rows of a. `bring` loads a work-item's vector of row r. All
- * work-items use the same s and the same `bring`. */
+/* Multiplies STEP columns, from s on, of a lane group's rows of a. `bring` is an expression that loads a work-item's
+ * vector of row r. All work-items use the same s and the same `bring`. */
 #define TAKE(bring)                                                                                     \
     {                                                                                                   \
         accum4 row[TM];                                                                                 \

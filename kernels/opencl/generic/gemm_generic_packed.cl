@@ -41,15 +41,16 @@
 #error "the work-items must share the blocks of each tile evenly"
 #endif
 
-/* Bytes 0 .. 3 at x, `step` apart. `left` of them exist; the others are 0. whole: `step` is 1, and x is aligned to
- * 4 bytes. */
+/* Returns four bytes from x on, which are `step` apart. Only the first `left` exist; the others become 0. whole: `step`
+ * is 1, and x is aligned to 4 bytes. */
 char4 bytes(global const char *x, long step, int left, int whole)
 {
     return whole && left >= 4 ? *(global const char4 *)x : convert_char4(four(x, step, left, 0));
 }
 
-/* The 4 x 4 block at x as words along k. across, along: the strides across and along k. width, depth: the number of
- * elements that exist across and along k. deep: 1 to read the block along k, 0 across k. whole: see `bytes`. */
+/* Returns the 4 x 4 block of bytes at x as four words, each of four bytes along k. across, along: the strides across
+ * and along k. width, depth: the number of elements that exist across and along k. deep: 1 to read the block along k, 0
+ * across k. whole: see `bytes`. */
 uint4 block(global const char *x, long across, long along, int width, int depth, int deep, int whole)
 {
     const long step = deep ? along : across, next = deep ? across : along;

@@ -81,9 +81,9 @@
 #define STEP (SG * KV)
 #define TO_ALL(x, p) ((vec)(intel_sub_group_shuffle(ELEMENT(x, (p) % KV), (p) / KV)))
 
-/* The address of row r. It is computed in bytes, as the device's instructions do. `from` is the kernel's argument plus
- * a 64-bit position; the offset of a row within an iteration is a 32-bit number. The compiler then needs only one
- * addition per load on every generation of the GPUs. */
+/* The address of row r. `from` is the address of row 0 in this iteration: the pointer a or b plus a 64-bit offset.
+ * `row` is the distance between rows in bytes. r * row is a 32-bit number. Therefore each load needs only one addition,
+ * on every generation of the GPUs. */
 #define ROW(from, r, row) ((global const real *)((from) + (r) * (row)))
 
 __attribute__((reqd_work_group_size(SG, GH, 1)))
@@ -136,7 +136,7 @@ kernel void gemm_intel_L3_SIMD(BUFFER(a), BUFFER(b), RESULT)
 #endif
     }
 
-    /* p0 is k here, so the next line adds 0. The compiler does not know this. Otherwise it would compute the final
+    /* p0 is k here, so the next line adds 0. The compiler does not know this. If it did, it would compute the final
      * addresses before the loop and keep them in registers. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r, e) FINISH((accum)sum[r].s##e, z, i0 + r, j0 + e)

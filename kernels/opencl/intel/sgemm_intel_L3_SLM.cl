@@ -40,7 +40,8 @@
 #error "the work-items must share the float4 of a's tile evenly"
 #endif
 
-/* The address of row r. `from` includes a 64-bit position in bytes: one addition per load (see gemm_intel_L3_SIMD). */
+/* The address of row r. `from` is the address of row 0 in this iteration, and `row` is the distance between rows in
+ * bytes. See gemm_intel_L3_SIMD. */
 #define ROW(from, r, row) ((global const float *)((from) + (r) * (row)))
 
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
@@ -82,7 +83,8 @@ kernel void sgemm_intel_L3_SLM(BUFFER(a), BUFFER(b), RESULT)
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
-    /* adds 0 (p0 is k here), which keeps the final addresses out of registers in the loop: see gemm_intel_L3_SIMD */
+    /* p0 is k here, so the next line adds 0. This keeps the final addresses out of the loop's registers: see
+     * gemm_intel_L3_SIMD. */
     i0 += p0 - k, j0 += p0 - k;
 #define STORE(r)                                                                                        \
     FINISH4(sum##r.lo, z, i0 + r, j0)                                                                   \
