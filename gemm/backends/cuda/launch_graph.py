@@ -1,4 +1,5 @@
-"""Launch plans whose kernels are loaded, and products that repeat them with other addresses. They are no CUDA graphs.
+"""Launch plans whose kernels are loaded, and products that repeat such plans with other addresses. This module does not
+use CUDA graphs.
 
 `Launches` is a launch plan (`Recipe`) whose kernels are loaded. gemm._memo.Sequence enqueues its launches in C. The
 class `Sequence` here does the same in Python: for free-threaded Python, which has no gemm._memo, and for plans that
@@ -95,7 +96,7 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
 
 
 class Sequence:
-    """The same as gemm._memo.Sequence, in Python."""
+    """Enqueues the launches of a plan, as gemm._memo.Sequence does in C."""
 
     def __init__(self, gpu: Gpu, workspace: int, zeroed: tuple[int, int], steps: tuple[Any, ...]) -> None:
         self._gpu, self._workspace, self._zeroed, self._steps = gpu, workspace, zeroed, steps

@@ -115,7 +115,8 @@ class Piece(NamedTuple):
 def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     """Yield the part `ranges` of a block in pieces of at most `limit` bytes.
 
-    Only one axis is cut into several ranges. The axis is chosen so that there are as few pieces as possible.
+    One axis is cut into ranges, chosen so that there are few pieces. A piece has one such range, a single index along
+    each axis outside of this axis, and the whole range of the part along each axis inside.
     """
     if not of.shape:
         yield Piece((Ellipsis,), (), 0, of.nbytes, 1, of.nbytes)
@@ -147,7 +148,9 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
 
 
 class _Awaited(NamedTuple):
-    """A piece of out to fetch to `target` after `event`. If `event` is 0, the previous piece's event suffices."""
+    """A piece of out that is copied from the device to `target` after `event`. If `event` is 0, the event of the
+    previous piece suffices. `address` is the device address of the piece's block.
+    """
 
     piece: Piece
     target: np.ndarray
