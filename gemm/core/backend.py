@@ -1,5 +1,5 @@
-"""The interface between the backends and the rest of the package. gemm.select and gemm.execute
-decide which backend computes a product.
+"""The interface between the backends and the rest of the package. gemm.select and gemm.execute decide which backend
+computes a product.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Drivers:
 
     @property
     def known(self) -> tuple[Device, ...]:
-        """The devices that an earlier call of `devices` has found, else (). Looks for none."""
+        """The devices that an earlier call of `devices` has found, else (). This does not look for devices."""
         return self._found if isinstance(self._found, tuple) else ()
 
     def use(self) -> None:
@@ -156,8 +156,8 @@ class Backend(ABC):
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
         """Prepack the matrix `b` for `kernel`, store the result on the device, and return a view of the result.
 
-        Launches of `kernel` accept the view as b. Its owner is a Kept. Raises KernelFailed, MemoryError, or TypeError
-        if the kernel does not accept a prepacked b.
+        Launches of `kernel` accept the view as b. The owner of the view is a Kept. Raises KernelFailed, MemoryError, or
+        TypeError if the kernel does not accept a prepacked b.
         """
         raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, does not accept a prepared b")
 

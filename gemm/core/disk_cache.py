@@ -272,7 +272,7 @@ def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the file at `path` during the block. If the system cannot lock it (some network drives), go on without."""
+    """Lock the file at `path` during the block. If this fails, as on some network drives, continue without a lock."""
     with path.open("ab") as file:
         try:
             if os.name == "nt":

@@ -155,7 +155,7 @@ class Problem:
 
     Attributes:
         dtype: NumPy name of the dtype of operands (unless `inputs` is set), arithmetic and result, e.g. "float32".
-        m, n, k: C is m by n, and the sum runs over k.
+        m, n, k: the result is m by n, and each of its elements is a sum of k products.
         batch: number of products (1 for plain matrices).
         layout: one letter each for a, b and out: "N" (unit stride within a row), "T" (unit stride within a column) or
             "S" (neither).
@@ -237,7 +237,7 @@ class Problem:
         out = m * n * c * batch
         return m * k * a * batch, k * n * b * batch, out if self.beta != "0" else 0, out
 
-    # Not a cached_property: a cached_property accesses the object's __dict__, and later attribute accesses are then
+    # `octaves` is not a cached_property: that would access the object's __dict__, and later attribute accesses would be
     # slower. Dispatch reads `octaves` only twice.
     @property
     def octaves(self) -> Ints:

@@ -264,7 +264,8 @@ class Side:
         self.name, self.run, self.native = name, run, native
         self.failure: BaseException | None = None
         self.done = False
-        # A queue, because Ctrl-C while a thread waits for an Event can leave the Event's lock held forever.
+        # `_finished` is a queue, not an Event: Ctrl-C while a thread waits for an Event can leave the Event's lock held
+        # forever.
         self._claims, self._finished = dict[str, str](), SimpleQueue[None]()
 
     def _claimed(self, by: str) -> bool:

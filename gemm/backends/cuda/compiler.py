@@ -135,9 +135,15 @@ class Compiler:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
     def refused(self, cause: KernelFailed, driver: int) -> KernelFailed:
-        """Return the error for an image that a driver of this CUDA version (13000 is 13.0) does not load.
+        """Return the error to raise if the driver does not load an image (a cubin or PTX) of this NVRTC.
 
         A cubin loads on every driver of NVRTC's major version, but PTX only on drivers that are not older than NVRTC.
+        If the driver is older, the result says what to install. Otherwise, and after a lack of memory or the loss of
+        the device, the result is `cause`.
+
+        Args:
+            cause: the driver's error.
+            driver: the driver's CUDA version; 13000 is 13.0.
         """
         newest = driver // 1000, driver % 1000 // 10
         if cause.memory or cause.lost or self.version <= newest:

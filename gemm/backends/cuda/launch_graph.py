@@ -201,8 +201,8 @@ class Launched(NamedTuple):
         """Whether out is c and several launches write out.
 
         If a launch fails after an earlier launch has overwritten c, no kernel can compute the product any more. A
-        Replay must not repeat such a product: after a failure, the full path would compute it again from the
-        overwritten c.
+        Replay must not repeat such a product: after a failure, the caller of the Replay would compute the product
+        again, from the overwritten c.
         """
         return self.addresses[C] == self.addresses[OUT] and sum(step.scaled for step in self.launches.recipe.steps) > 1
 
@@ -254,7 +254,7 @@ class Replay:
         """Enqueue the product. `given` are a, b, c, out, alpha, beta and bias. b is None for a prepacked matrix.
 
         Returns `out`, or a new array if `out` is None. Returns None if alignment, overlap or an error prevents the
-        launches. The caller must then compute the product by the full path.
+        launches. The caller must then compute the product without the Replay.
         """
         a, b, c, out, alpha, beta, bias = given
         address, masks, created = self._address, self._masks, out is None
@@ -274,7 +274,7 @@ class Replay:
         try:
             self._launches.run(self.reader.stream(out), (x, y, z, goal, w), self._scale(alpha, beta))
         except KernelFailed:
-            return None  # the full path meets the same error and handles it
+            return None  # the caller computes the product without the Replay, meets the same error and handles it
         return out
 
 

@@ -38,8 +38,8 @@ _TILE = 128  # rows and columns of out that a multiprocessor computes at a time,
 _GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
 LINE = 4096
-"""The least bytes of a contiguous line with which the copy engine reaches its full rate. With lines of half this size,
-the copy engine reaches little more than half of the rate."""
+"""The minimum length, in bytes, of contiguous lines that the copy engine transfers at its full rate. With lines half as
+long, the copy engine reaches little more than half of the rate."""
 
 _GROUP, _GROUPS = 16 << 20, 32
 """A stack of small products is sent in groups, and one launch computes each group. _GROUP is the minimum bytes of a

@@ -129,7 +129,9 @@ def launch(
 
 
 def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: int) -> list[int]:
-    """Write the addresses of matrices of the stacks a, b, c and out to the table in `slot`: `count`, from `first` on.
+    """Write the addresses of `count` matrices of each stack in `views` (a, b, c, out) to the table in `slot`.
+
+    The matrices are those from number `first` on. A stack that is None has the addresses 0.
 
     Returns the bitwise OR of the addresses for each of a, b, c and out.
     """

@@ -123,7 +123,8 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
         return
     lengths = [stop - start for start, stop in ranges]
     whole = [n == length for n, length in zip(of.shape, lengths, strict=True)]
-    run = len(whole) - 1  # the outermost axis along which the part is contiguous: it is a row of a copy
+    # `run` is the outermost axis along which the part is contiguous. A row of a copy has this axis and all inner axes.
+    run = len(whole) - 1
     while run > 0 and whole[run]:
         run -= 1
     outermost = run  # the outermost axis of one copy, whose rows must be equidistant

@@ -80,7 +80,7 @@ class Launcher:
         traffic, self._last.traffic = getattr(self._last, "traffic", None), None
         if traffic is None or out.queue is None or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
             return None
-        # After a failure between two writes, c is lost. A Replay does not report this, but the full path does.
+        # After a failure between two writes, c is lost. A Replay could not report this; `__call__` can.
         if c is out and traffic.writes > 1:
             return None
         if sum(memory.nbytes for memory in traffic.reserved) > self.handle.replay_limit:

@@ -308,8 +308,8 @@ class Replay:
         """Enqueue the product. Return `out`, or a new Array if `out` is None.
 
         `scalars` are alpha, beta and possibly the bias. The bias is always None, because no OpenCL kernel adds a bias.
-        Returns None if the caller must compute the product by the full path. The full path checks the arguments,
-        chooses a kernel and plans the commands.
+        Returns None if the caller must compute the product without the Replay: with a check of the arguments, a choice
+        of a kernel and new commands.
         """
         import pyopencl as cl
 
@@ -319,7 +319,7 @@ class Replay:
         try:
             return self._enqueue(a, b, c, out, self._scale(*scalars[:2]))
         except (cl.Error, MemoryError):
-            return None  # the full path meets the same error and handles it
+            return None  # the caller computes the product without the Replay, meets the same error and handles it
 
     def _enqueue(self, a: Any, b: Any, c: Any, out: Any, scale: np.ndarray) -> Any:
         import pyopencl as cl
