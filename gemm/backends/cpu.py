@@ -113,7 +113,7 @@ class CpuBackend(Backend):
         return DeviceView(Kept(packed), start, 0, b.shape, (n * size, size), b.dtype, device, readonly=True)
 
     def packing(self, kernel: Kernel, shape: tuple[int, int]) -> dict[str, int]:
-        """Return KC, which depends on the caches of this machine."""
+        """Return {"KC": rows of `b` in a packed block}. KC depends on the caches of this machine."""
         return {"KC": int(self._packing_plan(kernel, *shape).kc)}
 
     def _packing_plan(self, kernel: Kernel, k: int, n: int) -> Any:

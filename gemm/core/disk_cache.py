@@ -96,7 +96,7 @@ def _files(tree: str) -> dict[str, os.stat_result]:
 def state() -> str:
     """A fingerprint of the sources that are compiled at run time.
 
-    It covers their paths, sizes and modification times; reading their contents would take longer.
+    The fingerprint covers the paths, sizes and modification times of the files. Reading the contents would take longer.
     """
     found = [(path, status.st_size, status.st_mtime_ns) for tree in TREES for path, status in _files(tree).items()]
     return digest(repr(found).encode()).hex()[:32]

@@ -89,7 +89,7 @@ def extent(view: DeviceView) -> tuple[int, int]:
 
 
 def span(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
-    """The extent of an array with this shape and these strides, in bytes. (0, 0) for an array without elements.
+    """The `extent` of an array with this shape and these byte strides. (0, 0) for an array without elements.
 
     Both numbers are exact. Allocators place arrays directly next to each other: if a span were too large, neighbouring
     arrays would seem to overlap.

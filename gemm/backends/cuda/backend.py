@@ -304,7 +304,7 @@ def _dotted(version: int) -> str:
 
 
 class CudaBackend(Backend):
-    """NVIDIA GPUs."""
+    """The backend for NVIDIA GPUs. gemm.core.backend.Backend documents the methods."""
 
     name: ClassVar[str] = "cuda"
     copying: ClassVar[float] = panels.HOST

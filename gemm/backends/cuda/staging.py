@@ -196,7 +196,7 @@ class _Product:
             self._await(channel.up)
             self._send_and_compute(transfers, base)
             transfers.catch_up()
-            if self._in_place:  # writing out destroys c: first compute everything, so that a failure can be retried
+            if self._in_place:  # copies to out overwrite c: first compute everything, so that a failure can be retried
                 for stream in channel.runs:
                     cuda().cuStreamSynchronize(stream)
             transfers.advance(wait=True)

@@ -115,8 +115,8 @@ class Piece(NamedTuple):
 def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     """Yield the part `ranges` of a block in pieces of at most `limit` bytes.
 
-    One axis is cut into ranges, chosen so that there are few pieces. A piece has one such range, a single index along
-    each axis outside of this axis, and the whole range of the part along each axis inside.
+    One axis is cut into ranges; it is chosen so that there are few pieces. A piece has one range of this axis, a single
+    index along each outer axis, and all indices of the part along each inner axis.
     """
     if not of.shape:
         yield Piece((Ellipsis,), (), 0, of.nbytes, 1, of.nbytes)

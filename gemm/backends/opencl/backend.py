@@ -227,7 +227,7 @@ def _image_formats(handle: Handle) -> bool:
 
 
 class OpenCLBackend(Backend):
-    """GPUs, accelerators and CPUs through pyopencl. Device operands are of the class pyopencl.array.Array."""
+    """The backend for GPUs, accelerators and CPUs through pyopencl. Device operands are pyopencl.array.Arrays."""
 
     name = "opencl"
 

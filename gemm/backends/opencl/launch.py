@@ -267,7 +267,7 @@ class Launcher:
             tall, wide = self.kernel.group
             return (-(-width // wide) * self.fixed[0], -(-height // tall) * self.fixed[1]), self.fixed
         items = -(-width // params.get("TN", 1)), -(-height // params.get("TM", 1))
-        # Powers of two, because some drivers compile the kernel again for each work-group size.
+        # The sizes are powers of two, because some drivers compile the kernel again for each work-group size.
         x, y = (
             min(params.get(name, 8), 1 << (count - 1).bit_length())
             for name, count in zip(("WGN", "WGM"), items, strict=True)

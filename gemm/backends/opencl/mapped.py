@@ -184,7 +184,7 @@ def shared_views(device: Device, operands: Sequence[Any], layouts: Sequence[Layo
     """
     handle: Handle = device.handle
     found = [owner(operand) if isinstance(operand, np.ndarray) else None for operand in operands]
-    # All threads lock the buffers in the same order: no deadlock.
+    # All threads lock the buffers in the same order, so that there is no deadlock.
     memories = sorted({memory for memory in found if memory is not None}, key=id)
     views = list(operands)
     with ExitStack() as stack:
