@@ -53,7 +53,9 @@ def _check_caches(loaded: Any) -> None:
 
 
 class CpuBackend(Backend):
-    """Micro-kernels for scalar C and the targets of the catalog, called by one cache-blocked, threaded loop nest."""
+    """Runs the C engine. The engine has micro-kernels in plain C and for several instruction sets. A loop nest with
+    threads and cache blocks calls them.
+    """
 
     name: ClassVar[str] = "cpu"
 
@@ -81,9 +83,12 @@ class CpuBackend(Backend):
         return self._devices
 
     def launcher(self, kernel: Kernel, device: Device, problem: Problem) -> Launch:
-        """Return a launch of `kernel` for products with the m, n and k of `problem`."""
+        """Return a launch of `kernel` for products with the m, n and k of `problem`.
+
+        Raises KernelFailed if the CPU lacks a feature that the kernel needs, or if the extension lacks the kernel.
+        """
         loaded = self._engine
-        if missing := set(kernel.needs) - device.features:  # the CPU would stop at an illegal instruction
+        if missing := set(kernel.needs) - device.features:  # an illegal instruction would end the process
             raise KernelFailed(f"{kernel.name} needs {', '.join(sorted(missing))}, which {device.key} lacks")
         if not hasattr(loaded.lib, kernel.name):
             cause = "it is of another architecture, or the extension was built before the row was added"
@@ -108,11 +113,11 @@ class CpuBackend(Backend):
         return DeviceView(Kept(packed), start, 0, b.shape, (n * size, size), b.dtype, device, readonly=True)
 
     def packing(self, kernel: Kernel, shape: tuple[int, int]) -> dict[str, int]:
-        """Return KC, which depends on the caches of this machine."""
+        """Return {"KC": rows of `b` in a packed block}. KC depends on the caches of this machine."""
         return {"KC": int(self._packing_plan(kernel, *shape).kc)}
 
     def _packing_plan(self, kernel: Kernel, k: int, n: int) -> Any:
-        """Return a gemm_plan that only has what packing a k x n matrix requires, except for the strides."""
+        """Return a gemm_plan for packing a k x n matrix with `kernel`. The caller must set the matrix's strides."""
         ffi, lib = self._engine.ffi, self._engine.lib
         depth = kernel.params.get("KC", 0)
         plan = ffi.new("gemm_plan *", {"kernel": ffi.addressof(getattr(lib, kernel.name)), "n": n, "k": k, "kc": depth})
@@ -132,8 +137,8 @@ class CpuLaunch:
         """Bind `kernel` to `problem`.
 
         Args:
-            goes_on: Continue the sums that out already contains. If set, out's column stride must be one element, alpha
-                must be 1, and c must be None.
+            goes_on: whether to add the products to the sums that out already contains. If true, out's column stride
+                must be one element, alpha must be 1, and c must be None.
         """
         self._ffi, self._lib = loaded.ffi, loaded.lib
         self._kernel, self._problem, self._goes_on = kernel, problem, goes_on
@@ -157,7 +162,8 @@ class CpuLaunch:
     def native(self, a: Any, b: Any, c: Any, out: Any) -> tuple[int, Any] | None:
         """Return the address of the gemm_plan for operands of this layout, and the object that owns the plan.
 
-        gemm.frontend.plan_cache uses the plan to repeat the product without Python.
+        gemm.frontend.plan_cache uses the plan to repeat the product without Python. Returns None if a stride is not a
+        multiple of its element size.
         """
         ready = self._ready(a, b, c, out)
         return None if ready is None else (int(self._ffi.cast("uintptr_t", ready[0])), ready)
@@ -242,10 +248,10 @@ class CpuLaunch:
 
 
 def _through_copies(launch: Launch, *operands: Any, out: Any, scalars: tuple[float, float]) -> None:
-    """Launch with C-ordered copies of the host operands.
+    """Run `launch` with C-ordered copies of the host operands, then copy the result to `out`.
 
-    The kernels cannot use an operand whose address or strides are not multiples of its element size, such as a field of
-    packed records.
+    This is for operands that the kernels cannot use: an address or stride is not a multiple of the element size, for
+    example in a field of packed records. `scalars` are alpha and beta.
     """
     copies = (np.array(x, order="C") if isinstance(x, np.ndarray) else x for x in operands)
     result = np.array(out, order="C")  # with `goes_on`, the launch adds to the values of out

@@ -1,8 +1,8 @@
 """The NumPy backend: numpy.matmul followed by the epilogue.
 
-This backend is the last fallback, for every dtype that NumPy can multiply. The dtypes that NumPy's BLAS multiplies have
-rows of their own in the catalog. `auto` chooses such a row where measurements show that it is faster than gemm's
-kernels.
+This backend is the last fallback, for every dtype that NumPy can multiply. For the dtypes that NumPy's BLAS multiplies,
+the catalog has kernels <letter>gemm_numpy_blas. `auto` chooses such a kernel where measurements show that it is faster
+than gemm's own kernels.
 """
 
 from __future__ import annotations

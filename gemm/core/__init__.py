@@ -1,5 +1,5 @@
 """The definitions that all parts of the package share: problems, operands, plans, the backend interface, errors.
-Imports only the catalog.
+This folder imports only the catalog.
 """
 
 VERSION = "0.1.0"

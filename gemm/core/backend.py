@@ -1,5 +1,5 @@
-"""The interface between the backends and the rest of the package. The policy of dispatch is in gemm.execute and
-gemm.select.
+"""The interface between the backends and the rest of the package. gemm.select and gemm.execute decide which backend
+computes a product.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from gemm.core.problem import Device, DeviceView, DType, Ints, Operand, Problem
 Launch = Callable[..., None]
 """launch(a, b, c, out, alpha, beta) computes out = alpha·a·b + beta·c. c may be None; alpha and beta are numbers.
 
-a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n). c is None exactly when beta = 0. All operands have the
-kernel's dtype and any strides, negative and zero included (out never has a zero stride over an axis longer than 1).
-m, n and batch are at least 1; k may be 0. out overlaps neither a nor b; c either does not overlap out, or has exactly
-the same elements. With host operands (ndarray), out is complete when the launch returns. With device operands, the
-launch enqueues the work in order on the operands' queue. A launch raises KernelFailed, or MemoryError if the host has
-too little memory; out is then undefined, and the inputs are unchanged. Other exceptions (e.g. from a signal handler)
-are not failures of the kernel and reach the caller.
+a is (*batch, m, k), b (*batch, k, n), c and out (*batch, m, n). c is None exactly when beta = 0. c and out have the
+kernel's dtype. a and b have the types kernel.inputs if these are set, else the kernel's dtype. Strides may have any
+value, negative and zero included (out never has a zero stride over an axis longer than 1). m, n and batch are at least
+1; k may be 0. out overlaps neither a nor b; c either does not overlap out, or has exactly the same elements. With host
+operands (ndarray), out is complete when the launch returns. With device operands, the launch enqueues the work in order
+on the operands' queue.
+
+A launch raises KernelFailed, or MemoryError if the host has too little memory. out is then undefined, and the inputs
+are unchanged, unless c is out and KernelFailed.spoilt is set. Other exceptions (e.g. from a signal handler) are not
+failures of the kernel and reach the caller.
 
 If `problem.fused` is true, the call is launch(a, b, c, out, alpha, beta, bias); only kernels with Kernel.fuses get such
 problems. The launch then computes activation(alpha·a·b + beta·c + bias), with problem.activation, and rounds each step
@@ -89,7 +92,11 @@ class Drivers:
         self._process = 0  # id of the process that first used the drivers; 0: none yet
 
     def devices(self) -> tuple[Device, ...]:
-        """The devices. Raises BackendUnavailable."""
+        """The devices, looked for on the first call.
+
+        Raises BackendUnavailable if there are none, or if this process was forked after its parent had used the
+        drivers.
+        """
         if self._found is None or self._process != os.getpid():
             with self._lock:
                 if not isinstance(self._found, BackendUnavailable):
@@ -105,12 +112,13 @@ class Drivers:
 
     @property
     def known(self) -> tuple[Device, ...]:
-        """The devices if `devices` has found any, else ()."""
+        """The devices that an earlier call of `devices` has found, else (). This does not look for devices."""
         return self._found if isinstance(self._found, tuple) else ()
 
     def use(self) -> None:
-        """Must be called before the drivers are used. Raises BackendUnavailable if this process was forked after its
-        parent had used the drivers.
+        """Record that this process uses the drivers. Callers must do so before they use the drivers.
+
+        Raises BackendUnavailable if this process was forked after its parent had used the drivers.
         """
         self._process = self._process or os.getpid()
         if self._process != os.getpid():
@@ -146,41 +154,43 @@ class Backend(ABC):
     """Whether `keep` packs b in the same way for launches with and without reproducible=True."""
 
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
-        """The matrix `b` prepacked for `kernel` and stored on the device; launches of `kernel` take it as b.
+        """Prepack the matrix `b` for `kernel`, store the result on the device, and return a view of the result.
 
-        The view's owner is a Kept. Raises KernelFailed, MemoryError, or TypeError if the kernel has no prepacked form.
+        Launches of `kernel` accept the view as b. The owner of the view is a Kept. Raises KernelFailed, MemoryError, or
+        TypeError if the kernel does not accept a prepacked b.
         """
         raise TypeError(f"{kernel.name}, the kernel for {b.dtype}, does not accept a prepared b")
 
     def packing(self, kernel: Kernel, shape: tuple[int, int]) -> dict[str, int]:
-        """The parameters by which `keep` on this machine packs a matrix of `shape`, in addition to the row's own.
+        """The parameters with which `keep` packs a matrix of `shape` on this machine, in addition to kernel.params.
 
-        A launch of the row with these parameters reads the packed matrix on another machine, too.
+        With these parameters, the kernel can read the packed matrix on another machine, too.
         """
         return {}
 
-    # The following members only concern backends with their own memory: catalog.HOLDING.
+    # Only backends whose devices have memory of their own (catalog.HOLDING) implement the following members.
 
     overlaps: ClassVar[int] = 0
-    """Transfers overlap with a product whose host operands and result have together at least this many bytes. 0:
-    transfers never overlap with products.
+    """If the host operands and the result of a product have together at least this many bytes, their transfers overlap
+    with the arithmetic. 0: transfers and arithmetic never overlap.
     """
 
     def view(self, array: Any, name: str) -> DeviceView | None:
         """`array` as a DeviceView if its memory belongs to this backend, else None. `name` is for errors.
 
-        Must not import a device library: if the array belongs to such a library, the library is already loaded.
+        This method must not import a device library: if the array belongs to one, that library is already loaded.
         """
         return None
 
     def empty(self, shape: Ints, like: DeviceView) -> DeviceView:
-        """An uninitialised C-ordered array on `like`'s device. Its owner is an array of the same library as `like`'s
-        owner.
+        """A view of a new, uninitialised, C-ordered array with the dtype and on the device of `like`.
+
+        If possible, the new array is of the same library as the owner of `like`.
         """
         raise TypeError(f"{self.name} has no device memory")
 
     def returned(self, result: DeviceView, example: Any) -> Any:
-        """A result that `empty` made, as an array of the same library as `example` if possible."""
+        """Return the array of `result`, a view that `empty` made, if possible as an array of `example`'s library."""
         return result.owner
 
     def conjugated(self, view: DeviceView) -> DeviceView:
@@ -212,8 +222,10 @@ class Backend(ABC):
         raise TypeError(f"{self.name} has no device memory")
 
     def copies(self, device: Device, nbytes: int) -> list[Callable[[], object]]:
-        """Functions that copy `nbytes` bytes and wait, for measurements: to the device and back with ordinary host
-        memory, then to the device and back with page-locked host memory.
+        """Four functions for measurements. Each copies `nbytes` bytes and waits for the end of the copy.
+
+        The copies are, in this order: from ordinary host memory to the device, from the device to ordinary host memory,
+        from page-locked host memory to the device, from the device to page-locked host memory.
         """
         raise TypeError(f"{self.name} has no device memory")
 
@@ -221,8 +233,8 @@ class Backend(ABC):
         """Wait until all work that was enqueued on `device` is complete."""
         return  # work in host memory is complete when a launch returns
 
-    # The following members only concern backends that compute one product on several of their devices:
-    # catalog.SPREADING.
+    # Only backends that can compute one product on several of their devices (catalog.SPREADING) set the following
+    # member.
 
     copying: ClassVar[float] = 0.0
     """Bytes per second that the host's threads can copy between host operands and all devices together."""

@@ -2,8 +2,9 @@
 
 The cache never loads a file that another user could have written. The cache folder is therefore private: mode 0700,
 owned by this user, and not a link. All folders above it belong to this user or root, and nobody else may replace
-entries in them. Cache entries are plain files, and they are replaced atomically. Each entry has a checksum of its data
-and the package version; an entry with a wrong checksum (torn, foreign or of another version) is treated as absent.
+entries in them. Cache entries are plain files, and they are replaced atomically. Each entry contains a checksum of the
+package version and of the entry's data. An entry with a wrong checksum is treated as absent: it is partly written, not
+from gemm, or of another version.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def headers(source: str) -> dict[str, str]:
 def compiled(source: str) -> list[str]:
     """The texts of all sources on which the products of the kernels in the file `source` depend.
 
-    The sources are the file itself, its headers, and all files of its tree that belong to no catalog row, because
-    launches of any row may use these files, too.
+    The sources are the file itself, its headers, and all files of its tree that are not the source of a kernel in the
+    catalog, because launches of every kernel may use these files, too.
     """
     rows = {row.source for row in KERNELS}
     tree = next((tree for tree in TREES if source.startswith(f"{tree}/")), None)
@@ -95,7 +96,7 @@ def _files(tree: str) -> dict[str, os.stat_result]:
 def state() -> str:
     """A fingerprint of the sources that are compiled at run time.
 
-    It covers their paths, sizes and modification times; reading their contents would take longer.
+    The fingerprint covers the paths, sizes and modification times of the files. Reading the contents would take longer.
     """
     found = [(path, status.st_size, status.st_mtime_ns) for tree in TREES for path, status in _files(tree).items()]
     return digest(repr(found).encode()).hex()[:32]
@@ -131,7 +132,7 @@ def chosen_folder() -> Path:
 
 
 def refusal(folder: Path) -> tuple[str, str] | None:
-    """Creates `folder` if needed. Returns None, or why `folder` cannot be the cache and what to do about it."""
+    """Create `folder` if needed. Return None if `folder` can be the cache, else (the cause, the remedy)."""
     elsewhere = "set GEMM_CACHE_DIR to a folder of yours"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -155,7 +156,8 @@ def refusal(folder: Path) -> tuple[str, str] | None:
 def _replaceable(folder: Path) -> Path | None:
     """A folder above `folder` in which somebody except this user and root may replace entries; None: no such folder.
 
-    Checks the path as written, because its links could be changed, and also the path to which its links lead.
+    Checks the folders of the path as written, because somebody could replace a link there, and also the folders of the
+    path to which the links lead.
     """
     trusted = 0, os.stat("/").st_uid, os.geteuid()  # in a container, root may have another user id
     for parent in sorted({*Path(os.path.abspath(folder)).parents, *folder.resolve().parents}):
@@ -178,7 +180,7 @@ def _plain(path: Path) -> bytes:
 
 
 def digest(data: bytes) -> bytes:
-    """SHA-256."""
+    """The SHA-256 hash of `data`, 32 bytes."""
     return hashlib.sha256(data).digest()
 
 
@@ -187,7 +189,7 @@ def _seal(data: bytes) -> bytes:
 
 
 def load(name: str) -> bytes | None:
-    """The data of cache entry `name` (a plain file name); None if the entry is absent, torn or of another version."""
+    """The data of cache entry `name` (a plain file name); None if it is absent, damaged or of another version."""
     folder = cache_dir()
     if folder is None:
         return None
@@ -207,7 +209,7 @@ def _opened(blob: bytes) -> bytes | None:
 
 
 def damaged() -> list[Path]:
-    """The entries of the cache that `load` ignores."""
+    """The files of the cache entries that `load` ignores because they are damaged or of another version."""
     folder = cache_dir()
     found = []
     for file in sorted(folder.iterdir()) if folder else ():
@@ -270,7 +272,7 @@ def update(name: str, change: Callable[[bytes | None], bytes]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file at `path`. If it cannot be locked, as on some network drives, continue without a lock."""
+    """Lock the file at `path` during the block. If this fails, as on some network drives, continue without a lock."""
     with path.open("ab") as file:
         try:
             if os.name == "nt":

@@ -78,13 +78,14 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(count: int | None) -> None:
-    """Limit the threads of every product of this process on the CPU, including the calling thread.
+    """Limit the number of threads of every CPU product of this process. The calling thread counts as one of them.
 
     The limit applies from the next product on, also to products of existing plans. It never changes a bit of a result.
-    It may exceed the number of cores, up to 1024. Small products use fewer threads.
+    The limit may exceed the number of cores, up to 1024. Small products use fewer threads.
 
     Args:
-        count: a positive number, or None for the default: affinity, control groups and GEMM_NUM_THREADS.
+        count: a positive number. None restores the default, which follows from affinity, control groups and
+            GEMM_NUM_THREADS.
 
     Raises:
         TypeError, ValueError: `count` is not a positive integer.
@@ -149,7 +150,7 @@ def _register() -> None:
         return
 
     class GemmController(threadpoolctl.LibController):  # type: ignore[misc]  # Any if threadpoolctl is absent
-        user_api = "blas"  # a program that limits BLAS because it has its own worker threads limits this engine, too
+        user_api = "blas"  # a program that limits the threads of all BLAS libraries then also limits this engine
         internal_api = "gemm"
         filename_prefixes = ("_cpu.",)
         check_symbols = ("gemm_get_num_threads",)

@@ -1,9 +1,9 @@
 """The epilogue of a product (bias and activation) as a separate pass over the result, for kernels that do not fuse the
 epilogue.
 
-t = alpha·a·b + beta·c as without an epilogue; t += bias; t = activation(t); out = t. Each step is rounded separately in
-the result's type. For float16 and bfloat16 the steps are in float32, so the result is rounded to the narrow type only
-once, at the end.
+The steps are t = alpha·a·b + beta·c (as without an epilogue), t += bias, t = activation(t), out = t. Each step is
+rounded separately in the result's type. For float16 and bfloat16, the steps are computed in float32, so the result is
+rounded to the narrow type only once, at the end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Finishing:
 
 
 def finish(activation: str, flat: bool, sums: np.ndarray, out: np.ndarray, bias: np.ndarray | None) -> None:
-    """out = activation(sums + bias). `sums` may be out itself or another array.
+    """Compute out = activation(sums + bias). `sums` may be out itself or another array, whose values are overwritten.
 
     flat: the product has only one row or one column, and out lacks that axis. The axes of the bias are then merged
     into one.
@@ -57,7 +57,7 @@ def finish(activation: str, flat: bool, sums: np.ndarray, out: np.ndarray, bias:
 
 
 def apply(x: np.ndarray, bias: np.ndarray | None, activation: str) -> None:
-    """x = activation(x + bias). activation "" means none."""
+    """Compute x = activation(x + bias) in place. `activation` "" means none."""
     if bias is not None:
         np.add(x, bias.astype(x.dtype, copy=False), out=x)
     if activation:
@@ -65,12 +65,12 @@ def apply(x: np.ndarray, bias: np.ndarray | None, activation: str) -> None:
 
 
 def _activate(x: np.ndarray, activation: str) -> None:
-    """x = activation(x)."""
+    """Compute x = activation(x) in place, for one of the activations "relu", "gelu" and "gelu_tanh"."""
     if activation == "relu":
         np.copyto(x, 0, where=x < 0)  # NaN stays NaN
         return
-    # "gelu": x times the cumulative distribution function of the standard normal distribution at x. "gelu_tanh" has
-    # tanh(y) in place of erf, y = sqrt(2/pi)·(x + 0.044715·x³); (1 + tanh(y))/2 = 1/(1 + exp(-2y)).
+    # "gelu" is x·(1 + erf(x/sqrt(2)))/2, where 1 + erf(t) = erfc(-t). "gelu_tanh" is x·(1 + tanh(t))/2 with
+    # t = sqrt(2/pi)·(x + 0.044715·x³), where (1 + tanh(t))/2 = 1/(1 + exp(-2t)). In the code, y is x in float64.
     with np.nditer(x, ["external_loop", "buffered"], ["readwrite"], buffersize=_BLOCK) as blocks:
         block: Any
         for block in blocks:

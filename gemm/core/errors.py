@@ -43,9 +43,10 @@ _MEANT = {"gpu": ("cuda", "opencl")}
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """One line about a name that does not exist: the names most like it, the names that contain it, or all if few.
+    """One line that says that `name` is not known, and which names the user may mean.
 
-    Upper and lower case count as the same.
+    These are the most similar names. If no name is similar, they are up to 3 names that contain `name`, else all names
+    if there are at most 20. Upper and lower case count as the same.
     """
     import difflib
 
@@ -105,7 +106,10 @@ class KernelFailed(RuntimeError):
 
     @classmethod
     def of(cls, error: KernelFailed | MemoryError, *, spoilt: bool = False) -> KernelFailed:
-        """`error`, which a launch has raised, as an exception of this class, which has spoilt c if `spoilt`."""
+        """Return `error`, which a launch has raised, as a KernelFailed.
+
+        A MemoryError becomes a new KernelFailed with `memory` set. If `spoilt` is true, the result has `spoilt` set.
+        """
         found = error if isinstance(error, KernelFailed) else cls(str(error) or "out of host memory", memory=True)
         found.spoilt |= spoilt
         return found
@@ -115,7 +119,9 @@ class KernelFailed(RuntimeError):
 def delivering(name: str) -> Iterator[None]:
     """Convert a KernelFailed that leaves the block into the exception that `gemm` raises.
 
-    Use it where no other kernel can compute the product. `name` is the kernel or device, for the message.
+    That exception is RuntimeError if an operand was changed, MemoryError if there was too little memory, else
+    BackendUnavailable. This is for places where no other kernel can compute the product. `name` is the kernel or
+    device, for the message.
     """
     try:
         yield

@@ -22,12 +22,16 @@ Cut = dict[int, Range]
 
 
 def needs_package(name: str) -> str:
-    """The sentence that says what a type of EXTRA needs."""
+    """The message that the type `name`, which is in EXTRA, needs the package ml_dtypes."""
     return f"{name} needs the package ml_dtypes: pip install ml_dtypes"
 
 
 def extra(name: str, argument: str) -> DType:
-    """NumPy's type for `name`, which is in EXTRA. Raises a TypeError that names `argument` if ml_dtypes is missing."""
+    """NumPy's type for `name`, which is in EXTRA.
+
+    Raises a TypeError that names `argument` if ml_dtypes is missing or is too old to have this type. The message says
+    in both cases to install ml_dtypes.
+    """
     try:
         found: DType = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
     except (ImportError, AttributeError) as error:
@@ -36,12 +40,12 @@ def extra(name: str, argument: str) -> DType:
 
 
 def bfloat16(argument: str) -> DType:
-    """`extra` for bfloat16."""
+    """NumPy's type for bfloat16; see `extra`, also for the TypeError."""
     return extra("bfloat16", argument)
 
 
 def named(name: str, argument: str) -> DType:
-    """NumPy's type called `name`, which may be in EXTRA. `argument` is for the message of `extra`."""
+    """NumPy's type called `name`, which may be in EXTRA; see `extra` for `argument` and the TypeError."""
     return extra(name, argument) if name in EXTRA else np.dtype(name)
 
 
@@ -85,7 +89,7 @@ def extent(view: DeviceView) -> tuple[int, int]:
 
 
 def span(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
-    """The extent of an array with this shape and these strides, in bytes. (0, 0) for an array without elements.
+    """The `extent` of an array with this shape and these byte strides. (0, 0) for an array without elements.
 
     Both numbers are exact. Allocators place arrays directly next to each other: if a span were too large, neighbouring
     arrays would seem to overlap.
@@ -97,7 +101,9 @@ def span(shape: Ints, strides: Ints, itemsize: int) -> tuple[int, int]:
 
 
 def identical(x: Operand, y: Operand) -> bool:
-    """Whether the two operands are exactly the same elements in the same order."""
+    """Whether the two operands are the same memory: equal address, dtype, shape and strides (except for axes of
+    length 1). The values are not compared.
+    """
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     here, there = (_place(o) if isinstance(o, DeviceView) else (None, o.__array_interface__["data"][0]) for o in (x, y))
@@ -158,7 +164,7 @@ def same_stack(shape: Sequence[int], *strides: Sequence[int]) -> list[tuple[int,
 
 
 def nothing_of(x: DeviceView, *shape: int) -> DeviceView:
-    """An operand of `shape` whose strides are all zero. Replaces an operand whose elements are not read."""
+    """`x` with another shape and all strides zero: a stand-in for an operand whose elements are not read."""
     return replace(x, shape=shape, strides=(0,) * len(shape))
 
 
@@ -186,7 +192,7 @@ def part(x: Any, cut: Cut) -> Any:
 
 
 def parts(a: Any, b: Any, c: Any, out: Any, cut: Cut) -> tuple[Any, Any, Any, Any]:
-    """The parts of a, b, c and out for a launch that computes the part `cut` of out."""
+    """The parts of a, b, c and out for a launch that computes the part `cut` of out. c may be None."""
     rows, columns = out.ndim - 2, out.ndim - 1
     left = part(a, {axis: r for axis, r in cut.items() if axis != columns})
     right = part(b, {axis: r for axis, r in cut.items() if axis != rows})

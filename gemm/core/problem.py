@@ -27,11 +27,11 @@ ACTIVATIONS = ("", *get_args(Activation))
 """The activations that `gemm` can apply to results; "" is none."""
 
 FP8 = ("float8_e4m3fn", "float8_e5m2")
-"""Types of operands only: eight bits are too few for a result."""
+"""Types that only a and b can have: eight bits are too few for a result."""
 EXTRA = ("bfloat16", *FP8)
 """Types that ml_dtypes adds to NumPy; PyTorch has them under the same names."""
 NARROW = ("float16", "bfloat16")
-"""Types that are summed in float32, and whose epilogue is in float32."""
+"""Result types whose sums and epilogue are computed in float32."""
 
 PAGE = 4096  # bytes; drivers and caches require no larger alignment
 LINE = 64  # bytes of a cache line
@@ -50,7 +50,7 @@ Part = tuple[tuple[str, int, int], ...]
 """A part of a product: (axis, start, stop) for each split axis. The axis is a field of Problem: "m", "n" or "batch"."""
 
 CALL = 2e-6
-"""Seconds that a call takes to enter native code, without the work there."""
+"""The overhead of a call in seconds: the time to enter native code, without the work that the native code does."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class Device:
     handle: Any = field(default=None, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        return hash(self.key)  # hashing all fields would take longer than most lookups by this key
+        # The key is unique in the process. Hashing all fields would take longer than most lookups in a dictionary whose
+        # keys are Devices.
+        return hash(self.key)
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Problem:
 
     Attributes:
         dtype: NumPy name of the dtype of operands (unless `inputs` is set), arithmetic and result, e.g. "float32".
-        m, n, k: C is m by n, and the sum runs over k.
+        m, n, k: the result is m by n, and each of its elements is a sum of k products.
         batch: number of products (1 for plain matrices).
         layout: one letter each for a, b and out: "N" (unit stride within a row), "T" (unit stride within a column) or
             "S" (neither).
@@ -204,8 +206,8 @@ class Problem:
 
     @property
     def unfused(self) -> Problem:
-        """The product without bias and activation, for kernels that do not fuse them. A second pass applies both to its
-        result.
+        """The product without bias and activation, for kernels that do not fuse them. A second pass applies bias and
+        activation to the result of this product.
 
         If `dtype` is in NARROW, the unfused product has a float32 result. The final result is then rounded to the
         narrow type only once, after the epilogue.
@@ -218,7 +220,8 @@ class Problem:
         return replace(plain, dtype="float32", inputs=self.inputs or (self.dtype, self.dtype))
 
     def __hash__(self) -> int:
-        # Only the fields that differ most often: hashing all fields would take longer than most lookups by this key.
+        # The hash uses only the fields that differ most often. Hashing all fields would take longer than most lookups
+        # in a dictionary whose keys are Problems.
         return hash((self.m, self.n, self.k, self.batch, self.dtype, self.layout, self.device))
 
     @property
@@ -234,7 +237,7 @@ class Problem:
         out = m * n * c * batch
         return m * k * a * batch, k * n * b * batch, out if self.beta != "0" else 0, out
 
-    # Not a cached_property: a cached_property accesses the object's __dict__, and later attribute accesses are then
+    # `octaves` is not a cached_property: that would access the object's __dict__, and later attribute accesses would be
     # slower. Dispatch reads `octaves` only twice.
     @property
     def octaves(self) -> Ints:
@@ -387,7 +390,7 @@ class Plan:
     meanwhile: bool = False
 
     def __hash__(self) -> int:
-        return hash((self.problem, self.kernel.name))  # hashing all fields would take longer, and these two are enough
+        return hash((self.problem, self.kernel.name))  # these two tell most plans apart; hashing all would take longer
 
     def __repr__(self) -> str:
         where = f"{self.kernel.name} on {self.device.key}"

@@ -26,12 +26,15 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def faster(ratio: float) -> str:
-    """A ratio as text: "2.5 times as fast as"; "as fast as" below 1.02. The caller inverts ratios below 1."""
+    """The text "2.5 times as fast as" for the ratio 2.5; "as fast as" for a ratio below 1.02.
+
+    The caller must invert a ratio below 1.
+    """
     return "as fast as" if ratio < 1.02 else f"{number(ratio)} times as fast as"
 
 
 def number(value: float | None) -> str:
-    """A rate as text; "–" for None. Rounded to an integer from 1000 on, and to 3 significant digits below 1000."""
+    """A number as text: an integer from 1000 on, 3 significant digits below 1000, "–" for None."""
     return "–" if value is None else f"{value:.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
@@ -56,17 +59,19 @@ def duration(left: float) -> str:
 
 
 def columns(stream: TextIO | None = None) -> int:
-    """The width of the output: that of the terminal or $COLUMNS; no limit for files and pipes.
+    """The width of the output in characters: $COLUMNS if set, else the width of the terminal.
 
-    stream: sys.stdout by default.
+    Without $COLUMNS, files and pipes have no limit (65536). `stream` is the output, sys.stdout by default.
     """
     known = (stream or sys.stdout).isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if known else 1 << 16
 
 
 def wrapped(text: str, stream: TextIO | None = None) -> str:
-    """`text`, each line of which is wrapped at the width of `stream`. Words are not broken, because a path or an
-    address that is copied from the output must be whole. Further lines are indented by four more spaces.
+    """Return `text` with each line wrapped at the width of `stream`.
+
+    The continuation of a line is indented by four spaces more than the line. Words are not broken, because a path or an
+    address that is copied from the output must be whole.
     """
     width, lines = columns(stream), []
     for line in text.split("\n"):
@@ -78,8 +83,9 @@ def wrapped(text: str, stream: TextIO | None = None) -> str:
 
 
 def say(*words: str) -> None:
-    """Print each text as a paragraph of at most 110 columns, without breaking words. The lines after the first one of
-    an indented text have four more spaces.
+    """Print each text as a paragraph of at most 110 columns, without breaking words.
+
+    If a text begins with a space, all its lines but the first are indented by four spaces.
     """
     for each in words:
         indent = "    " if each.startswith(" ") else ""
@@ -87,7 +93,10 @@ def say(*words: str) -> None:
 
 
 def shortened(line: str, indent: int = 0) -> str:
-    """A line that fits the output, and 110 columns, after `indent` spaces: " ..." replaces the end of a longer line."""
+    """Return `line`, shortened to fit into the output, and into 110 columns, after `indent` spaces.
+
+    " ..." replaces the end of a line that is too long.
+    """
     most = min(110, columns()) - indent
     return line if len(line) <= most else f"{line[: most - 4].rstrip()} ..."
 
@@ -139,10 +148,11 @@ def table(
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A progress bar on standard error, with the remaining time. Nothing is drawn if that is not a terminal.
+    """A progress bar on standard error, with the remaining time. If standard error is no terminal, nothing is drawn.
 
     Args:
-        until: the time.monotonic() at which the work ends in any case.
+        total: the number of steps.
+        until: the value of time.monotonic() at which the work ends even if steps are left.
     """
 
     def __init__(self, total: int, until: float = math.inf) -> None:
@@ -172,11 +182,12 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def curves(points: Mapping[str, Mapping[int, float]], *, unit: str, height: int = 12) -> list[str]:
-    """Lines of text that plot positive values over sizes. The value axis is logarithmic; the sizes are evenly spaced.
+    """Plot positive values over sizes, as lines of text. The value axis is logarithmic; the sizes are evenly spaced.
 
     Args:
         points: {name: {size: value}}.
         unit: the unit of the values.
+        height: the number of lines for the values.
     """
     values = [value for curve in points.values() for value in curve.values()]
     if not values:

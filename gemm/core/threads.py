@@ -20,7 +20,7 @@ MOST = 2**31 - 1
 """The largest int32. If a gemm_plan has this value in its field `threads`, only the engine's own limit applies."""
 
 TICKS = 3
-"""Fewer ticks of the operating system's clock count as none: it counts the time of processes in whole ticks."""
+"""A load of fewer ticks of the operating system's clock counts as 0, because the system counts only whole ticks."""
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -95,7 +95,7 @@ def setting(name: str, kind: str, read: Callable[[str], Any], default: Any) -> A
 
 
 def switch(text: str) -> bool:
-    """The value of a setting that is on or off."""
+    """True or False for the text of a setting, such as "on" or "0". Raises ValueError for any other text."""
     known = {"1": True, "on": True, "true": True, "yes": True, "0": False, "off": False, "false": False, "no": False}
     try:
         return known[text.lower()]
@@ -161,9 +161,10 @@ class OtherProcesses:
         self.known = self._ticks is not None
 
     def cores(self) -> tuple[float | None, float | None]:
-        """Cores that other processes used, and cores that a hypervisor withheld. None: not known.
+        """Return (cores that other processes used, cores that a hypervisor withheld), averages since the creation.
 
-        Ended child processes of this process are no other processes.
+        Child processes of this process that have ended do not count as other processes. (None, None) if the system does
+        not report the load.
         """
         wall, own = time.monotonic() - self._start, sum(os.times()[:4]) - self._own
         after = _ticks()

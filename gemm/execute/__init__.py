@@ -36,7 +36,7 @@ def choose(
 
 @lru_cache(4096)
 def launcher(plan: Plan) -> Launch:
-    """The launch of `plan`. It is cached, so its kernel is compiled or loaded only once.
+    """The launch of `plan`. The launch is cached, so that its kernel is compiled or loaded only once.
 
     If the kernel does not take the operands' types, the launch converts the operands first.
     """
@@ -55,7 +55,7 @@ def launcher(plan: Plan) -> Launch:
 
 
 def forget() -> None:
-    """Drop all cached choices and launches, as in a new process. Demoted kernels stay demoted."""
+    """Drop all cached choices and launches, as in a new process. Kernels that have failed stay excluded."""
     launcher.cache_clear()
     tuning_db.forget()
     calibration.forget()
@@ -69,8 +69,8 @@ def deliver(
     """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
 
     `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A
-    kernel that fails is demoted (verification.demote). A lack of memory demotes nothing: only this call uses another
-    candidate.
+    kernel that fails is not used again in this process (verification.demote). A lack of memory does not exclude a
+    kernel: only this call uses another candidate.
 
     Returns:
         The plan that succeeded; or None if a candidate ran out of memory on the way. After None, the next product like
@@ -106,7 +106,8 @@ def deliver(
 def _exhausted(failures: list[KernelFailed], error: BackendUnavailable) -> Exception:
     """The exception to raise after `failures`: a MemoryError with their causes if at least one ran out of memory.
 
-    Otherwise a BackendUnavailable with their causes and the cause of `error`, which says why no candidate is left.
+    Otherwise, it is a BackendUnavailable with their causes and the cause of `error`. `error` says why no candidate is
+    left.
     """
     causes = dict.fromkeys(map(str, failures))
     if any(failure.memory for failure in failures):
@@ -122,7 +123,7 @@ def run(
     """Compute the product with the plan `first` if given, else with the best candidate; see `deliver`.
 
     A product that fails leaves the inputs unchanged, with one exception: if `out` is c, this array may be partly
-    written. The product then raises a RuntimeError that says so.
+    written. A RuntimeError then says so.
 
     Args:
         operands: (a, b, c, out, alpha, beta, bias), as a launch takes them. c and bias may be None.

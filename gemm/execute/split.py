@@ -55,7 +55,8 @@ Bounds = Ints
 def choose(problem: Problem, backend: str, kernel: str | None, holder: Device | None, generation: int) -> Plan:
     """A Split; or the plan of one device, with a `reason` that says why the product is not split.
 
-    Raises the exceptions of gemm.execute.choose.
+    If the operands are on a device (`holder`), the result is the plan of that device, without such a reason. Raises the
+    exceptions of gemm.execute.choose.
 
     Args:
         generation: `verification.generation`. A new generation invalidates the cached choices.
@@ -152,7 +153,7 @@ def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
 
     If the batch is larger than m, each device computes some products of the batch. Otherwise the result is cut into a
     grid of parts, and each device receives its rows of a and its columns of b. The grid is the one that transfers the
-    fewest bytes. Among grids that transfer equally few, the grid with the most cuts along m is taken.
+    fewest bytes. If several grids do so, it is the grid with the most cuts along m.
     """
     if problem.batch > problem.m:
         yield from ((("batch", start, stop),) for start, stop in pairwise(bounds(problem.batch, rates)))
@@ -168,7 +169,10 @@ def _cuts(problem: Problem, rates: Sequence[float]) -> Iterator[Part]:
 
 
 def bounds(total: int, weights: Sequence[float], grain: int = 1) -> Bounds:
-    """Boundaries that divide `total` items in proportion to `weights`, at multiples of `grain`."""
+    """Boundaries that divide `total` items in proportion to `weights`.
+
+    The first boundary is 0, the last is `total`, and all others are multiples of `grain` (or `total`).
+    """
     scale, ends = total / sum(weights), [0]
     for at in range(1, len(weights)):
         ends.append(max(ends[-1], min(total, round(sum(weights[:at]) * scale / grain) * grain)))
@@ -197,7 +201,7 @@ def _ms(seconds: float) -> str:
 class SplitLaunch:
     """The launch of a Split: see gemm.core.backend.Launch.
 
-    If a device fails, another device computes its part.
+    If a device fails, another device computes the part of the device that failed.
 
     Raises:
         The exceptions of `gemm`, but never KernelFailed: MemoryError or BackendUnavailable when no device is left, and
@@ -223,7 +227,7 @@ class SplitLaunch:
                 sides.append(_side(side, self._run, plan.named, (x, y, z, goal, alpha, beta, own)))
         try:
             at_once(sides)
-        except REPAIRABLE as error:  # raised by at_once itself; a part's own error is in its Side
+        except REPAIRABLE as error:  # from at_once itself: a REPAIRABLE error of a part is in `failure` of its Side
             _refuse_spoilt(error, spoils and any(side.done for side in sides))
             raise
         well = [side.name for side in sides if side.failure is None]
@@ -260,7 +264,8 @@ class Side:
         self.name, self.run, self.native = name, run, native
         self.failure: BaseException | None = None
         self.done = False
-        # A queue, because Ctrl-C while a thread waits for an Event can leave the Event's lock held forever.
+        # `_finished` is a queue, not an Event: Ctrl-C while a thread waits for an Event can leave the Event's lock held
+        # forever.
         self._claims, self._finished = dict[str, str](), SimpleQueue[None]()
 
     def _claimed(self, by: str) -> bool:
@@ -336,7 +341,7 @@ def at_once(sides: Sequence[Side]) -> None:
 
 
 def _error(sides: Sequence[Side]) -> BaseException | None:
-    """The first exception of a side that is not one of REPAIRABLE, or None."""
+    """The first failure of a side that another device cannot repair (its type is not in REPAIRABLE), or None."""
     failures = (side.failure for side in sides)
     return next((each for each in failures if each is not None and not isinstance(each, REPAIRABLE)), None)
 
@@ -344,7 +349,8 @@ def _error(sides: Sequence[Side]) -> BaseException | None:
 def _make_up(side: Side, others: Iterable[str], *, spoils: bool) -> None:
     """Compute the part of a failed side on the first backend in `others` that succeeds.
 
-    `spoils`: True if out is c and other sides have already written to it.
+    If none succeeds, this raises the last error, or RuntimeError with `spoils`. `spoils` is true if out is c and other
+    sides have already written to out.
     """
     error = side.failure
     for name in others:

@@ -30,7 +30,8 @@ class Library:
     """The functions that read and make the arrays of one library. This class reads gemm's own arrays.
 
     Attributes:
-        kind: the class of arrays. Arrays of its subclasses always take the full path, without the plan cache.
+        kind: the class of arrays. A product of arrays of a subclass never uses the plan cache: each call checks the
+            arguments and plans the product anew.
         native: whether gemm._memo (C) reads the metadata of this library's arrays without calling these methods.
     """
 
@@ -65,7 +66,7 @@ class Library:
 
 
 class _Torch(Library):
-    """PyTorch's tensors. interop refuses tensors for which PyTorch would record a gradient."""
+    """Reads and makes PyTorch's tensors. interop.py refuses tensors for which PyTorch would record a gradient."""
 
     def __init__(self) -> None:
         self._torch = torch = sys.modules["torch"]
@@ -112,7 +113,7 @@ class _Torch(Library):
 
 
 class _CuPy(Library):
-    """CuPy's arrays."""
+    """Reads and makes CuPy's arrays."""
 
     def __init__(self) -> None:
         self._cupy = cupy = sys.modules["cupy"]
@@ -167,9 +168,9 @@ def library(kind: type) -> Library | None:
 
 @cache
 def repeatable(kind: type) -> Library | None:
-    """Return the Library for arrays of exactly the class `kind`.
+    """Return the Library for arrays of exactly the class `kind`, whose products the plan cache can repeat.
 
-    None: products of such arrays always take the full path, without the plan cache.
+    None: each call with such arrays checks the arguments and plans the product anew, without the plan cache.
     """
     found = library(kind)
     return found if found is not None and found.kind is kind else None
@@ -268,7 +269,7 @@ def conjugated(found: DeviceView, devices: Devices) -> DeviceView:
 
 
 def _interface(array: Any, interface: dict[str, Any], name: str, devices: Devices) -> DeviceView:
-    """Return a DeviceView of an array that exports the CUDA Array Interface.
+    """Return a DeviceView of `array`, whose CUDA Array Interface is `interface`. Raises TypeError as `view` does.
 
     The interface's entry `stream` is the stream with pending work on the array. None means that no work is pending.
     """

@@ -134,9 +134,9 @@ _delete, _destroy = _Deleter(_forget), _Destructor(_destroyed)
 
 
 def export_dlpack(owner: Any, address: int, device: int, shape: Ints, dtype: str, *, version: Any) -> Any:
-    """Return a capsule for C-ordered memory that `owner` keeps alive.
+    """Return a DLPack capsule for the C-ordered array at `address`, in memory that `owner` keeps alive.
 
-    `version` is the newest version of DLPack that the consumer knows. None means version 0.
+    `version` is the newest version of DLPack that the consumer knows, as (major, minor). None means version 0.
     """
     sizes, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*packed(shape, 1))
     tensor = _Tensor(address, CUDA, device, len(shape), *_TYPES[dtype], 1, sizes, steps, 0)
@@ -233,12 +233,15 @@ class DeviceArray:
         return DeviceView(self, *self._view)
 
     def copy_from_host(self, array: np.ndarray) -> None:
-        """Overwrite this array with `array`, which must have the same shape and dtype."""
+        """Overwrite this array with `array`, which must have the same shape. The dtype is converted if necessary.
+
+        Raises ValueError if the number of elements differs.
+        """
         with delivering(self.device.key):
             self.fill(array)
 
     def fill(self, array: np.ndarray) -> None:
-        """Do the same as `copy_from_host`, but raise KernelFailed for errors. For callers inside gemm."""
+        """Do the same as `copy_from_host`, for callers inside gemm. Errors of the driver are raised as KernelFailed."""
         block = np.ascontiguousarray(array, self.dtype)
         if block.nbytes != self.nbytes:
             raise ValueError(f"array has shape {array.shape}, must have {self.shape}")

@@ -43,7 +43,9 @@ _KINDS = 256
 
 @dataclass(frozen=True, eq=False)
 class Planes(Kept):
-    """Owns a prepacked matrix, split into `planes` planes. A product must use the whole matrix, not a part of it."""
+    """Owns a prepacked matrix that is split into `planes` planes (arrays of narrower numbers, one after another in
+    memory). A product must use the whole matrix, not a part of it.
+    """
 
     planes: int
 
@@ -69,7 +71,7 @@ class Launcher:
         self._activation, self._apart = ACTIVATIONS.index(problem.activation), problem.apart
 
     def __call__(self, *given: Any) -> None:
-        """Compute a product. `given` are the fields of its `Work`."""
+        """Compute a product. `given` are a, b, c, out, alpha, beta and possibly bias, as in the class `Work`."""
         work = Work(*given)
         out = work.out
         if isinstance(out, np.ndarray):
@@ -91,7 +93,7 @@ class Launcher:
                 follow(other, stream)
 
     def enqueue(self, work: Work, stream: int) -> None:
-        """Launch `work` on `stream` without waiting for the result. Its operands are views of this GPU's memory.
+        """Launch `work` on `stream` without waiting for the result. All operands are views of this GPU's memory.
 
         The operands may have shapes, strides and alignments that differ from those of the Problem. c may be out. b may
         be a matrix that was prepacked for this kernel. Raises KernelFailed.
@@ -187,9 +189,10 @@ def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layo
 
 
 def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
-    """Prepack the (k, n) matrix `b` on the device, and return it in a layout that `row` reads.
+    """Prepack the (k, n) matrix `b` on the device for the kernel `row`, and return a view of the prepacked matrix.
 
-    If `row` can read `b` in place, the result is a view of `b` itself. Raises KernelFailed.
+    If the kernel can read `b` in place, the result is a view of `b` itself. Raises KernelFailed, or TypeError if the
+    kernel has the parameter `widen`.
     """
     k, n = b.shape
     size = b.dtype.itemsize
@@ -212,7 +215,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     memory._lent = True  # freeing the memory then waits for products that still use it
     owner = Planes(memory, planes) if planes else Kept(memory)
     strides = (y.along * size, y.across * size)
-    if planes:  # strides cannot describe planes; these strides only tell which axis is contiguous
+    if planes:  # a matrix of several planes has no strides: these only tell readers which axis is contiguous
         strides = (max(n, 2) * size, size) if y.transposed else (size, max(k, 2) * size)
     return DeviceView(owner, memory.view().data, 0, b.shape, strides, b.dtype, device, readonly=True)
 
@@ -301,7 +304,7 @@ def _dotted(version: int) -> str:
 
 
 class CudaBackend(Backend):
-    """NVIDIA GPUs."""
+    """The backend for NVIDIA GPUs. gemm.core.backend.Backend documents the methods."""
 
     name: ClassVar[str] = "cuda"
     copying: ClassVar[float] = panels.HOST

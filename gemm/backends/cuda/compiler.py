@@ -26,8 +26,8 @@ from gemm.core.errors import KernelFailed
 log = logging.getLogger("gemm")
 
 Form = Mapping[str, object]
-"""The macros that define a form (a compiled variant of a kernel): types and layouts. NVRTC also gets a macro for each
-parameter of the kernel's catalog row."""
+"""{name of a macro: value} for a form, which is a compiled variant of a kernel. These macros select types and layouts.
+NVRTC also gets a macro for each upper-case parameter of the kernel (Kernel.params)."""
 
 OLD = 75
 """The oldest compute capability that NVRTC 13 supports."""
@@ -135,9 +135,15 @@ class Compiler:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
     def refused(self, cause: KernelFailed, driver: int) -> KernelFailed:
-        """Return the error for an image that a driver of this CUDA version (13000 is 13.0) does not load.
+        """Return the error to raise if the driver does not load an image (a cubin or PTX) of this NVRTC.
 
         A cubin loads on every driver of NVRTC's major version, but PTX only on drivers that are not older than NVRTC.
+        If the driver is older, the result says what to install. Otherwise, and after a lack of memory or the loss of
+        the device, the result is `cause`.
+
+        Args:
+            cause: the driver's error.
+            driver: the driver's CUDA version; 13000 is 13.0.
         """
         newest = driver // 1000, driver % 1000 // 10
         if cause.memory or cause.lost or self.version <= newest:
@@ -192,8 +198,8 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
 
     Raises KernelFailed if there is no such NVRTC.
     """
-    # A driver loads cubins of every NVRTC of the driver's own major CUDA version, or of an older one. Of two NVRTCs of
-    # one major version, one that is not newer than the driver also offers PTX that the driver loads.
+    # A driver loads cubins of every NVRTC whose major CUDA version is not newer than the driver's. It loads PTX only of
+    # an NVRTC that is not newer than the driver itself. Such an NVRTC is preferred to others of the same major version.
     newest, minor = driver // 1000, driver % 1000 // 10
     fit = [c for c in compilers() if (not driver or c.major <= newest) and (capability >= OLD or c.major < 13)]
     if not fit:
@@ -207,7 +213,8 @@ def compiler(capability: int = 90, driver: int = 0) -> Compiler:
 
 
 def options(kernel: Kernel, arch: str, form: Form) -> tuple[str, ...]:
-    """Return NVRTC's options. They define the macros of the row and of the form, and require strict arithmetic.
+    """Return NVRTC's options. They define a macro for each upper-case parameter of the kernel and for each entry of
+    `form`, and they require strict arithmetic.
 
     -use_fast_math and the options that it implies are not used. They flush denormals and contract alpha * acc to a
     fused multiply-add, which gemm's numerical contract does not allow.

@@ -1,4 +1,5 @@
-"""Launch plans whose kernels are loaded, and products that repeat them with other addresses. They are no CUDA graphs.
+"""Launch plans whose kernels are loaded, and products that repeat such plans with other addresses. This module does not
+use CUDA graphs.
 
 `Launches` is a launch plan (`Recipe`) whose kernels are loaded. gemm._memo.Sequence enqueues its launches in C. The
 class `Sequence` here does the same in Python: for free-threaded Python, which has no gemm._memo, and for plans that
@@ -95,7 +96,7 @@ def _prepared(gpu: Gpu, step: Step) -> tuple[Any, ...]:
 
 
 class Sequence:
-    """The same as gemm._memo.Sequence, in Python."""
+    """Enqueues the launches of a plan, as gemm._memo.Sequence does in C."""
 
     def __init__(self, gpu: Gpu, workspace: int, zeroed: tuple[int, int], steps: tuple[Any, ...]) -> None:
         self._gpu, self._workspace, self._zeroed, self._steps = gpu, workspace, zeroed, steps
@@ -200,8 +201,8 @@ class Launched(NamedTuple):
         """Whether out is c and several launches write out.
 
         If a launch fails after an earlier launch has overwritten c, no kernel can compute the product any more. A
-        Replay must not repeat such a product: after a failure, the full path would compute it again from the
-        overwritten c.
+        Replay must not repeat such a product: after a failure, the caller of the Replay would compute the product
+        again, from the overwritten c.
         """
         return self.addresses[C] == self.addresses[OUT] and sum(step.scaled for step in self.launches.recipe.steps) > 1
 
@@ -253,7 +254,7 @@ class Replay:
         """Enqueue the product. `given` are a, b, c, out, alpha, beta and bias. b is None for a prepacked matrix.
 
         Returns `out`, or a new array if `out` is None. Returns None if alignment, overlap or an error prevents the
-        launches. The caller must then compute the product by the full path.
+        launches. The caller must then compute the product without the Replay.
         """
         a, b, c, out, alpha, beta, bias = given
         address, masks, created = self._address, self._masks, out is None
@@ -273,7 +274,7 @@ class Replay:
         try:
             self._launches.run(self.reader.stream(out), (x, y, z, goal, w), self._scale(alpha, beta))
         except KernelFailed:
-            return None  # the full path meets the same error and handles it
+            return None  # the caller computes the product without the Replay, meets the same error and handles it
         return out
 
 

@@ -1,7 +1,7 @@
-"""Launch plans: makes the plan (`Recipe`) for a row of the catalog and the layout of a product.
+"""Launch plans: makes the plan (`Recipe`) for a kernel of the catalog and the layout of a product.
 
 A plan lists the kernels to launch, their operands and the number of thread blocks. gemm/catalog/cuda.py explains the
-parameters of a row.
+parameters of a kernel. A variable `row` is a kernel's row in the catalog.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _GEMM = struct.Struct("5Q4q12q2q2Q4i8x16s16s")
 SCALE_AT = _GEMM.size - 32
 """The offset of alpha in struct Gemm, in bytes. alpha and then beta have 16 bytes each."""
 _MEMORY_AT, _ARRIVALS_AT = SCALE_AT - 40, SCALE_AT - 32
-"""The offsets of two pointers in struct Gemm: to the partial sums and to the counters; or, if the operands are planes,
-to the exponents of the left and of the right operand."""
+"""The offsets of two pointers in struct Gemm. They point to the partial sums and to the counters. If the operands are
+split into planes, they point to the exponents of the left and of the right operand."""
 _ADDRESS = 8
 """Bytes of an address in a table of a pointer batch."""
 
@@ -64,10 +64,10 @@ class Layout(NamedTuple):
         ordered: whether ordered accumulation is required.
         bias: the bias's strides in elements along m and n, or None.
         activation: the number of the activation in gemm.cuh.
-        kept: whether b is prepacked: stored in the planes that the kernel reads, as `backend.keep` makes them.
-        apart: whether the product is a pointer batch. Then the addresses of a, b, c and out are those of the first
-            entries in a table of operand addresses. The strides along the only batch axis are the distances between
-            table entries, and `aligned` is the alignment of the operands themselves.
+        kept: whether b is prepacked and split into planes, as `backend.keep` returns it.
+        apart: whether the product is a pointer batch: the kernel reads the addresses of a, b, c and out from a table.
+            The addresses of a launch are then those of the first entries in the table. The strides along the only batch
+            axis are the distances between table entries, and `aligned` is the alignment of the operands themselves.
     """
 
     shape: Ints
@@ -88,7 +88,7 @@ class Recipe(NamedTuple):
     Attributes:
         workspace: bytes of workspace in device memory that the steps need.
         zeroed: (offset, bytes) of the part of the workspace that must be 0 before the first step.
-        copied: "a", "b", "ab" or "": the operands that the plan copies, or splits into planes, before the product.
+        copied: the operands that the plan copies, or splits into planes, before the product: "a", "b", "ab" or "".
     """
 
     steps: tuple[Step, ...]
@@ -100,7 +100,7 @@ class Recipe(NamedTuple):
 def fallback(kernel: Kernel) -> Kernel:
     """Return the fallback for products that `kernel` cannot compute.
 
-    The fallback is the catalog's last row for the same types. That row takes any strides and sizes.
+    The fallback is the last kernel in the catalog for the same types. It takes any strides and sizes.
     """
     found = simplest("cuda", kernel.dtype, kernel.inputs)
     assert found is not None
@@ -116,8 +116,9 @@ def types(kernel: Kernel) -> tuple[str, str, str]:
 def swaps(kernel: Kernel, layout: Layout) -> bool:
     """Return whether to compute out^T = b^T·a^T instead of out = a·b.
 
-    The row decides if it has a rule for this. Otherwise gemm swaps if out is closer to column-major than to row-major.
-    Each element is the result of the same operations in both cases, because fma(x, y, z) = fma(y, x, z).
+    If the kernel has a rule for this (Kernel.swap), the rule decides. Otherwise gemm swaps if out is closer to
+    column-major than to row-major. In both cases, each element is the result of the same operations, because
+    fma(x, y, z) = fma(y, x, z).
     """
     *_, m, n = layout.shape
     if kernel.swap:
@@ -132,8 +133,8 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
     """Return the launch plan of `kernel` for products of this layout.
 
     If `kernel` cannot compute such products, the plan uses `fallback(kernel)`. For example, k may be 0, or a matrix may
-    have more rows than a tensor map supports. Raises KernelFailed if the fallback cannot compute them either, or if
-    the layout is `kept` or `apart`, which rules out the fallback.
+    have more rows than a tensor map supports. Raises KernelFailed if the fallback cannot compute such products either.
+    If the layout is `kept` or `apart`, there is no fallback.
     """
     for row in (kernel, *(() if layout.kept or layout.apart else (fallback(kernel),))):
         try:
@@ -144,11 +145,11 @@ def recipe(kernel: Kernel, chip: Chip, layout: Layout) -> Recipe:
 
 
 class _Unfit(Exception):
-    """The row cannot compute this product."""
+    """The kernel cannot compute this product."""
 
 
 class _Maker:
-    """Makes the launch plan of one row for one layout."""
+    """Makes the launch plan of the kernel `row` for one layout. The constructor and `recipe` may raise _Unfit."""
 
     def __init__(self, row: Kernel, chip: Chip, layout: Layout) -> None:
         self.row, self.chip, self.layout = row, chip, layout
@@ -177,7 +178,7 @@ class _Maker:
         sizes = [SIZES[name] for name in names]
         units = [_ADDRESS] * 4 if layout.apart else sizes
         if not layout.apart:
-            # The alignment of every matrix of the batch: it divides the first address and all batch strides.
+            # The alignment must hold for every matrix of the batch, so it must also divide all batch strides.
             aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
         most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
         for index in product(*(range(count) for count, _ in axes)):
@@ -192,7 +193,7 @@ class _Maker:
         return Recipe(tuple(self.steps), self.workspace, self.zeroed, "".join(sorted(self.copied)))
 
     def product(self, views: list[View], batch: int) -> None:
-        """Add the step of one launch of the row's kernel, after the steps that pack the launch's operands."""
+        """Add one launch of the kernel, for `batch` products, after the steps that pack the operands of this launch."""
         row, p, layout = self.row, self.row.params, self.layout
         m, n, (a, b, c, out) = self.m, self.n, views
         self.used = 0
@@ -243,7 +244,7 @@ class _Maker:
         return found
 
     def joined(self, pointers: list[tuple[int, int, int]], arrivals: int, nbytes: int) -> None:
-        """Reserve workspace for adding up the sums of the parts of k, and append its addresses to `pointers`.
+        """Reserve workspace for adding up the sums of the parts of k, and append pointers into it to `pointers`.
 
         Args:
             arrivals: the number of 32-bit counters.
@@ -255,9 +256,10 @@ class _Maker:
         self.used += counts + nbytes
 
     def prepared(self, x: Operand) -> Operand:
-        """Return `x` in a layout that the row reads.
+        """Return `x` in a layout that the kernel reads.
 
-        If the row cannot read `x` in place, this adds a step that copies or splits `x` to the workspace.
+        If the kernel cannot read `x` in place, this method adds a step that copies `x` to the workspace, or splits it
+        into planes there.
         """
         row = self.row
         if row.params.get("planes"):
@@ -272,7 +274,7 @@ class _Maker:
         return y
 
     def form(self, a: Operand, b: Operand, out: str) -> tuple[tuple[str, object], ...]:
-        """Return the macros of the kernel's form. They do not include the row's parameters."""
+        """Return (macro, value) pairs that select the kernel's compiled variant. They omit the kernel's parameters."""
         p, layout = self.row.params, self.layout
         found: dict[str, object] = {"A_TYPE": a.type, "B_TYPE": b.type, "OUT_TYPE": out}
         for name, x in (("A", a), ("B", b)):

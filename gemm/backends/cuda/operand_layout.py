@@ -1,4 +1,8 @@
-"""How CUDA kernels read operands: in place, from a copy, split into planes, or through tensor maps."""
+"""How CUDA kernels read operands: in place, from a copy, split into planes, or through tensor maps.
+
+Planes are arrays of narrower numbers. Their sum represents an operand (see csrc/cuda/gemm_cuda_split.cu). An argument
+`row` is a kernel's row in the catalog; gemm/catalog/cuda.py explains the parameters of a kernel (row.params).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import NamedTuple
 from gemm.catalog import Kernel
 
 A, B, C, OUT, BIAS, WORKSPACE = range(6)
-"""The slots: the memory into which the pointers of a Step point. WORKSPACE is the launch plan's workspace on the
-device, the other slots are the operands."""
+"""The slots. A slot is memory into which the pointers of a Step point: an operand, or the launch plan's workspace on
+the device (WORKSPACE)."""
 
 PACK = Kernel("gemm_cuda_pack", "cuda", "cuda", "*", "csrc/cuda/gemm_cuda_pack.cu", params={"THREADS": 256})
 SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cuda_split.cu", needs=("sm_90a",),
@@ -23,7 +27,7 @@ SIZES = {
 """{name of a type in csrc/cuda: the type's size in bytes}."""
 
 PLANES = {2: "float16", 3: "bfloat16"}
-"""{number of planes that represent a float32: type of the planes}."""
+"""{number of planes into which a float32 operand is split: type of the planes}."""
 
 _PACK = struct.Struct("2Q3q3q2q")
 _SPLIT = struct.Struct("2Q3q3q2qQq")
@@ -157,12 +161,12 @@ class Operand(NamedTuple):
 
 
 def vector_of(row: Kernel, which: str) -> int:
-    """Return the bytes of the widest access of `row` to the operand `which`. 0 means that any alignment is valid."""
+    """Return the bytes of the widest load of a kernel from the operand `which`. 0: any alignment is valid."""
     return row.params.get(f"{which}_vector", row.params.get("vector", 0))
 
 
 def in_place(row: Kernel, x: Operand) -> Operand | None:
-    """Return `x` as `row` reads it in place, or None if `x` must be copied first."""
+    """Return `x` with the layout in which the kernel `row` reads it in place, or None if `x` must be copied first."""
     p = row.params
     if p.get("widen"):
         return None
@@ -173,7 +177,7 @@ def in_place(row: Kernel, x: Operand) -> Operand | None:
         lines, length, other, unit = x.lines(transposed)
         if not lies & 1 << transposed or (unit != 1 and length > 1):
             continue
-        if lines == 1:  # the stride between lines has no effect: take a multiple of _WIDE bytes
+        if lines == 1:  # no other line: the stride between lines has no effect, so take a multiple of _WIDE bytes
             other = -(-length * x.size // _WIDE) * _WIDE // x.size
         here = x.contiguous(other, transposed)
         if wide and x.aligned >= wide and other * x.size % wide == 0:
@@ -190,9 +194,10 @@ def _mappable(x: Operand) -> bool:
 
 
 def prepared(row: Kernel, x: Operand, slot: int, at: int) -> tuple[Operand, Step, int]:
-    """Return (the result, the Step that makes the result, the bytes of the result).
+    """Return (y, the Step that makes y from `x`, the bytes of y).
 
-    The result is `x`, copied or split as `row` reads it. It begins `at` bytes after the beginning of `slot`.
+    y is a copy of `x`, or the planes of `x`, in the layout that the kernel `row` reads. y begins `at` bytes after the
+    beginning of `slot`.
     """
     if row.params.get("planes"):
         y, nbytes = planes_of(row, x, slot, at)
@@ -243,7 +248,7 @@ def _split(x: Operand, y: Operand) -> Step:
 
 
 def tensor_map(row: Kernel, x: Operand) -> Map:
-    """Return the tensor map through which `row` reads `x`."""
+    """Return the tensor map through which the kernel `row` reads `x`."""
     p, name = row.params, "m" if x.which == "a" else "n"
     swizzle = p.get(f"{x.which}_swizzle", 0)
     box = [p[f"{x.which}_box_k"], p[f"{x.which}_box_{name}"]]

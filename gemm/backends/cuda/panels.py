@@ -1,9 +1,8 @@
 """Cuts a product of host operands into panels, so that copies overlap with arithmetic. This module calls no driver.
 
 gemm sends panels of a (rows) and of b (columns) in turn. After i panels of each, the GPU has the operands of the
-top-left rectangle of out with these rows and columns. Panel i of a and panel i of b extend
-the previous rectangle by an L-shaped region. gemm computes the region, and fetches the results, while it sends the next
-panels.
+top-left rectangle of out with these rows and columns. Panel i of a and panel i of b extend the previous rectangle by an
+L-shaped region. gemm computes the region, and fetches the results, while it sends the next panels.
 
 The computable part of out grows with the square of the data sent, so the first panels can be narrow at little cost.
 Panels that are too narrow leave multiprocessors idle.
@@ -33,19 +32,19 @@ HOST = 50e9
 """Bytes per second between arrays and page-locked memory, both directions together. Measured with 16 threads for each
 copy, one copy after the other."""
 _COPY, _LAUNCH, _ABOUT = 2e-5, 5e-5, 1.02
-"""Seconds of the thread that calls the driver: _COPY for a panel, _LAUNCH for a launch. _ABOUT is the ratio up to which
-two times count as equal."""
+"""_COPY and _LAUNCH are the seconds that the thread that calls the driver needs to send a panel and to launch a kernel.
+Two times count as equal if their ratio is at most _ABOUT."""
 _TILE = 128  # rows and columns of out that a multiprocessor computes at a time, approximately
 _GRAIN = 256  # cuts are at multiples of _GRAIN, so that tiles are whole and rows are aligned
 _NARROWEST = 512  # the least width of a panel
 LINE = 4096
-"""Bytes that a contiguous line needs so that the copy engine transfers at its full rate. With lines of half this size,
-the copy engine reaches little more than half of the rate."""
+"""The minimum length, in bytes, of contiguous lines that the copy engine transfers at its full rate. With lines half as
+long, the copy engine reaches little more than half of the rate."""
 
 _GROUP, _GROUPS = 16 << 20, 32
 """A stack of small products is sent in groups, and one launch computes each group. _GROUP is the minimum bytes of a
 group, _GROUPS the maximum number of groups."""
-_LARGE = 64 << 20  # bytes; the products of a stack are cut into panels if each has at least this size
+_LARGE = 64 << 20  # bytes; the products of a stack are cut into panels if the operands of each have at least this size
 
 
 @dataclass(frozen=True)
@@ -187,10 +186,10 @@ def _candidates(shape: Shape) -> Iterator[tuple[Cuts, Cuts]]:
 
 
 def _shares(shape: Shape, first: float, most: float) -> list[float]:
-    """Return cuts as fractions of the axes.
+    """Return the cuts of both axes of out as fractions from 0 to 1.
 
-    Each panel has the width that can be sent while the previous step is computed, but at least `first` and at most
-    `most`.
+    gemm sends a panel while the GPU computes the region that the previous panels added. A panel is as wide as the link
+    can send in this time, but at least `first` and at most `most`. Only the last panel may be narrower.
     """
     link = max(1, shape.m * shape.a + shape.n * shape.b) * shape.k / LINK
     compute = shape.m * shape.n * shape.k / shape.rate

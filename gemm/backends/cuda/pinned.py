@@ -33,9 +33,9 @@ from gemm.core.problem import Ints
 SLOT = 16 << 20
 """Bytes of a slot. At 55 GB/s, the link needs 0.3 ms for a slot, many times the time to start a copy."""
 SMALL = 4 << 20
-"""Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would
-hide at most half of the copy time (about 0.05 ms at 40 GB/s). Their threads and driver calls would take as much
-time."""
+"""Operands of at most this many bytes in total are sent together, in one slot of staging memory. Panels would hide at
+most half of the copy time, that is, about 0.05 ms at 40 GB/s. The threads and driver calls for panels would take as
+much time."""
 DEPTH = 3
 """Number of slots of a ring: AHEAD slots for the copy thread, and one for the copy engine."""
 AHEAD = 2
@@ -117,7 +117,7 @@ class CopyThread:
 
     def copy(self, to: np.ndarray, source: np.ndarray, *, stream: bool = False) -> Future[None]:
         """Queue a copy (see the function `copy`). The future is done after this copy and all earlier ones."""
-        if not self._started():  # no thread ever ran: this call copies, as all earlier calls did
+        if not self._started():  # the thread could never be started: this call copies, as all earlier calls did
             copy(to, source, stream=stream)
             return self._last
         done: Future[None] = Future()
@@ -158,8 +158,8 @@ def _serve(given: SimpleQueue[_Task | None]) -> None:
 def _copy_once(arrays: list[np.ndarray], stream: bool) -> None:
     """Copy between the two arrays, and empty the list.
 
-    The copy thread keeps the list until after the future is done. It must not keep the arrays that long: the thread
-    that waits for the future must hold the last references to them.
+    The copy thread keeps the list until after the future is done. The copy thread must not keep the arrays that long,
+    because the thread that waits for the future must hold the last references to the arrays.
     """
     to, source = arrays
     arrays.clear()
@@ -220,8 +220,8 @@ class Channel:
     Attributes:
         up: the stream for copies to the device.
         down: the stream for copies back to the host.
-        runs: two streams for kernels, used in turn, so that the kernels of consecutive parts of out can
-            overlap in time.
+        runs: two streams for kernels, used in turn, so that the kernels of consecutive parts of out can overlap in
+            time.
         small: the ring for products whose operands are sent together. Such a product uses one slot.
         sent: the ring for copies to the device.
         fetched: the ring for copies back to the host.
@@ -249,7 +249,7 @@ class Channel:
         return int(event)
 
     def settle(self) -> None:
-        """Wait until all enqueued work has ended, successfully or not. Its memory may then be reused."""
+        """Wait until all enqueued work has ended, successfully or not. The memory that it used is then free."""
         self.thread.wait()
         for stream in self._streams:
             with suppress(KernelFailed):  # the call that waits for a result raises the error

@@ -1,8 +1,8 @@
 """Pointer batches: many separate products in one launch. A table on the device contains the operands' addresses.
 
 The table has a struct gemm_place (csrc/gemm.h) for each product. gemm writes the table to page-locked memory, and
-copies it to the device on the products' stream, before the launch that reads it. Kernels with `pointers` in their rows
-can read such a table (POINTERS in gemm.cuh).
+copies the table to the device on the products' stream, before the launch that reads it. Kernels with the parameter
+`pointers` in the catalog can read such a table (POINTERS in gemm.cuh).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def capturing(stream: int) -> bool:
 
 
 def rounded(count: int) -> int:
-    """Round `count` up, by at most an eighth. Each size needs its own launch plan: rounding limits their number."""
+    """Round `count` up, by at most an eighth. This limits the number of launch plans: each size needs its own."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step
 
@@ -129,9 +129,11 @@ def launch(
 
 
 def spread(slot: Slot, views: Sequence[DeviceView | None], first: int, count: int) -> list[int]:
-    """Write the addresses of the items `first` to `first + count` of the stacks a, b, c and out to the table in `slot`.
+    """Write the addresses of `count` matrices of each stack in `views` (a, b, c, out) to the table in `slot`.
 
-    Returns the bitwise OR of the addresses for each operand.
+    The matrices are those from number `first` on. A stack that is None has the addresses 0.
+
+    Returns the bitwise OR of the addresses for each of a, b, c and out.
     """
     places = slot.array((count, 4), (_PLACE, 8), np.dtype(np.uint64))
     numbers = np.arange(first, first + count)
@@ -166,7 +168,7 @@ def collect(slot: Slot, replay: Replay, columns: Columns, start: int, count: int
 
 
 def read(reader: Library, columns: Columns, start: int, count: int, address: int) -> tuple[int, Ints]:
-    """Write the addresses of up to `count` products, from product `start` on, to the table at `address`.
+    """Write the operand addresses of up to `count` products, from product `start` on, to the table at `address`.
 
     Reading stops at the first product whose metadata differ from those of product `start`.
 

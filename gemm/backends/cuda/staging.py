@@ -94,7 +94,8 @@ def _halves(length: int) -> tuple[Range, Range]:
 def _halved(work: Work, cuts_k: bool) -> int | None:
     """Return the axis of out to halve, or out.ndim for k.
 
-    Returns None if the product cannot be cut, or is so small that something else must have filled the device's memory.
+    Returns None if the product cannot be cut, or if the product is so small that something else must have filled the
+    device's memory.
     """
     a, b, out = work.a, work.b, work.out
     axes = int(out.ndim)
@@ -112,7 +113,7 @@ def _halved(work: Work, cuts_k: bool) -> int | None:
 
 
 def _bound(x: Any) -> bool:
-    """Return whether `x` is prepacked on the device as planes. Such an operand cannot be cut."""
+    """Return whether `x` is prepacked on the device and split into planes. Such an operand cannot be cut."""
     return bool(getattr(getattr(x, "owner", None), "planes", 0))
 
 
@@ -195,7 +196,7 @@ class _Product:
             self._await(channel.up)
             self._send_and_compute(transfers, base)
             transfers.catch_up()
-            if self._in_place:  # writing out destroys c: first compute everything, so that a failure can be retried
+            if self._in_place:  # copies to out overwrite c: first compute everything, so that a failure can be retried
                 for stream in channel.runs:
                     cuda().cuStreamSynchronize(stream)
             transfers.advance(wait=True)

@@ -115,14 +115,16 @@ class Piece(NamedTuple):
 def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
     """Yield the part `ranges` of a block in pieces of at most `limit` bytes.
 
-    Only one axis is cut into several ranges. The axis is chosen so that there are as few pieces as possible.
+    One axis is cut into ranges; it is chosen so that there are few pieces. A piece has one range of this axis, a single
+    index along each outer axis, and all indices of the part along each inner axis.
     """
     if not of.shape:
         yield Piece((Ellipsis,), (), 0, of.nbytes, 1, of.nbytes)
         return
     lengths = [stop - start for start, stop in ranges]
     whole = [n == length for n, length in zip(of.shape, lengths, strict=True)]
-    run = len(whole) - 1  # the outermost axis along which the part is contiguous: it is a row of a copy
+    # `run` is the outermost axis along which the part is contiguous. A row of a copy has this axis and all inner axes.
+    run = len(whole) - 1
     while run > 0 and whole[run]:
         run -= 1
     outermost = run  # the outermost axis of one copy, whose rows must be equidistant
@@ -147,7 +149,9 @@ def pieces(of: Block, ranges: Sequence[Range], limit: int) -> Iterator[Piece]:
 
 
 class _Awaited(NamedTuple):
-    """A piece of out to fetch to `target` after `event`. If `event` is 0, the previous piece's event suffices."""
+    """A piece of out that is copied from the device to `target` after `event`. If `event` is 0, the event of the
+    previous piece suffices. `address` is the device address of the piece's block.
+    """
 
     piece: Piece
     target: np.ndarray

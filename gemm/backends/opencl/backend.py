@@ -38,7 +38,7 @@ _EXTENSIONS = {
     "cl_khr_fp64", "cl_khr_fp16", "cl_khr_subgroups", "cl_khr_integer_dot_product", "cl_intel_subgroups",
     "cl_intel_required_subgroup_size",
 }  # fmt: skip
-"""The extensions that become features of a device. The feature's name has no prefix cl_ or cl_khr_."""
+"""The extensions that become features of a device. A feature's name is that of the extension without cl_ or cl_khr_."""
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
 _REMEDY = (
     'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "pyopencl[pocl]"; on Termux (Adreno, Mali): '
@@ -78,10 +78,11 @@ def discover() -> list[Any]:
 
 
 def usable(found: list[Any], left_out: dict[str, str]) -> tuple[Device, ...]:
-    """Return a Device for each device in `found` for which a context can be created.
+    """Return a Device for each pyopencl device in `found` that can be used.
 
-    Each unusable device keeps its number, and its key goes into `left_out` with the cause. Raises BackendUnavailable if
-    no device is usable: for example, the driver is out of memory, or another process uses the device exclusively.
+    A device is unusable if, for example, the driver is out of memory or another process uses the device exclusively. An
+    unusable device keeps its number, and {key: cause} is added to `left_out`. Raises BackendUnavailable if no device is
+    usable.
     """
     import pyopencl as cl
 
@@ -153,7 +154,7 @@ def _rank(device: Any) -> int:
 
 
 def describe(cl_device: Any, key: str, handle: Handle) -> Device:
-    """Return `cl_device` as a Device, for gemm.select, the rules of catalog rows, and `gemm info`.
+    """Return `cl_device` as a Device, for gemm.select, the legality rules of kernels, and `gemm info`.
 
     The function creates a context (`handle.context`) only if the device supports images.
     """
@@ -161,7 +162,7 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     features = {"unified"} if cl_device.host_unified_memory else set()
     features |= {extension.removeprefix("cl_").removeprefix("khr_") for extension in _EXTENSIONS & extensions}
     if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
-        features.add(f"native_float{width}")  # tuned rows for CPUs require a vector width
+        features.add(f"native_float{width}")  # selects tuned parameters in gemm/tuned/cpu.json
     features |= _arithmetic(cl_device)
     if "cl_intel_required_subgroup_size" in extensions:  # a kernel may require a sub-group size
         sizes = numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
@@ -226,7 +227,7 @@ def _image_formats(handle: Handle) -> bool:
 
 
 class OpenCLBackend(Backend):
-    """GPUs, accelerators and CPUs through pyopencl. Device operands are of the class pyopencl.array.Array."""
+    """The backend for GPUs, accelerators and CPUs through pyopencl. Device operands are pyopencl.array.Arrays."""
 
     name = "opencl"
 

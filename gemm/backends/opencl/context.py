@@ -130,11 +130,11 @@ class Handle:
             raise KernelFailed("OpenCL was in use when this process was forked, and does not survive a fork", lost=True)
 
     def _works(self) -> bool:
-        """Return whether the device can still copy a byte.
+        """Return whether the device can still copy a byte. A lack of memory for this test counts as yes.
 
-        This test is necessary because error codes do not tell whether a device is lost. If a device
-        hangs, was reset or is gone, drivers return many codes, such as OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE. A
-        product that is only too large can cause the same codes.
+        The test is necessary because error codes do not tell whether a device is lost. If a device hangs, was reset or
+        is gone, drivers return many codes, such as OUT_OF_RESOURCES and INVALID_COMMAND_QUEUE. A product that is only
+        too large can cause the same codes.
         """
         import pyopencl as cl
 
@@ -172,7 +172,7 @@ class Handle:
 
     @threads.once
     def runs_on_cpu(self) -> bool:
-        """Whether work-items run on the host's cores, where each work-item is a function call and therefore expensive.
+        """Whether work-items run on the host's cores. There, each work-item costs a function call.
 
         Some tools, such as Oclgrind, report a device that is both a CPU and a GPU. Such a device counts as a GPU.
         """
@@ -201,7 +201,10 @@ class Handle:
         return self._context is not None and bool(self._context == context)
 
     def program(self, source: str, options: str) -> Any:
-        """Return `source`, built with `options`. Each process builds it, or loads it from the disk cache, once."""
+        """Return the program that is `source`, built with `options`.
+
+        A process builds a program, or loads it from the disk cache, only once. Raises KernelFailed.
+        """
         with self._lock:
             built = self._programs.get((source, options))
             if built is None:
@@ -209,7 +212,7 @@ class Handle:
             return built
 
     def kernel(self, source: str, options: str, entry: str) -> Any:
-        """Return the kernel `entry` of the built source.
+        """Return this thread's object of the kernel `entry` of the program (see `program`).
 
         Each thread has its own kernel object, because setting a kernel's arguments is not thread-safe.
         """
@@ -220,7 +223,7 @@ class Handle:
         return kernels[source, options]
 
     def fresh(self, source: str, options: str, entry: str) -> Any:
-        """Return a new kernel object. Only the caller sets its arguments."""
+        """Return a new object of the kernel `entry`. Nobody but the caller sets its arguments."""
         import pyopencl as cl
 
         return cl.Kernel(self.program(source, options), entry)

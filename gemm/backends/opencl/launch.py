@@ -80,7 +80,8 @@ class Launcher:
         traffic, self._last.traffic = getattr(self._last, "traffic", None), None
         if traffic is None or out.queue is None or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
             return None
-        if c is out and traffic.writes > 1:  # a failure between two writes loses c: only the full path reports it
+        # After a failure between two writes, c is lost. A Replay could not report this; `__call__` can.
+        if c is out and traffic.writes > 1:
             return None
         if sum(memory.nbytes for memory in traffic.reserved) > self.handle.replay_limit:
             return None
@@ -182,7 +183,7 @@ class Launcher:
         staged = tuple(
             (layout, *axes)
             for operand, layout, *axes in operands
-            # strided device operands are used in place
+            # A device operand that the kernel reads with any strides is used in place.
             if operand is not None and not (isinstance(operand, DeviceView) and layout.strided)
         )
         most = min(limits["max_alloc"], limits["global_memory"] // 5)  # a fifth each for a, b, c, out and reserve
@@ -196,8 +197,9 @@ class Launcher:
     ) -> None:  # fmt: skip
         """Compute one tile of out, in pieces of at most `most` elements along k.
 
-        Each piece is one launch of the kernel, which continues from the raw sums (without alpha and beta) of the piece
-        before. A single piece may be cut into parts: one launch computes their raw sums, `_add_parts` adds them up.
+        Each piece is one launch of the kernel. The launch continues from the raw sums (without alpha and beta) of the
+        previous piece. If there is only one piece, k may be cut into parts instead: one launch computes the raw sums of
+        all parts, and `_add_parts` adds them up.
         """
         a, b, out = stacks[:3]
         k, (batch, rows, cols) = a.shape[-1], corner
@@ -219,7 +221,8 @@ class Launcher:
             x, y = part(a, index, batch, rows, piece), part(b, index, batch, piece, cols)
             left, right = traffic.load("a", transposed(x) if self.a.turned else x, self.a), traffic.load("b", y, self.b)
             steps = self.b.padded(piece.stop - piece.start, 1)[0]
-            # With parts of k, `stage` is their length. Otherwise: 1 resumes from raw sums, 2 applies alpha and beta.
+            # If k is cut into parts, `stage` is the length of a part. Otherwise it is the sum of two bits: 1 if the
+            # launch resumes from the raw sums of the previous piece, 2 (in the last piece) to apply alpha and beta.
             stage = share if parts > 1 else (piece.start > 0) + 2 * (piece.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             args, program = (*left.args, *right.args, *ends, size), self._program(variant)
@@ -242,8 +245,8 @@ class Launcher:
     def _ends(self, traffic: Traffic, goal: Operand, c: Operand | None, *, copy: bool) -> tuple[Any, ...]:
         """Return the kernel's arguments for c and out.
 
-        With several pieces along k, the raw sums go to out, which may also be c. Then `copy` must be set: the kernel
-        reads a copy of c.
+        With several pieces along k, the kernel stores raw sums in out, and out may also be c. `copy` must then be set:
+        the kernel reads a copy of c.
         """
         if isinstance(goal, DeviceView):
             target = traffic.load("out", goal, STRIDED)
@@ -256,15 +259,15 @@ class Launcher:
     def _extent(self, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the numbers of work-items for a tile of out, and the work-group size, each as (along n, along m).
 
-        The work-group size is the one that the kernel requires. If the kernel requires none, it is the row's preferred
-        size, reduced to fit the tile and the kernel's limit.
+        If the kernel requires a work-group size, the result has this size. Otherwise it has the size that the catalog
+        prefers for the kernel (WGN and WGM), reduced to fit the tile and the kernel's limit.
         """
         params = self.kernel.params
         if self.fixed:
             tall, wide = self.kernel.group
             return (-(-width // wide) * self.fixed[0], -(-height // tall) * self.fixed[1]), self.fixed
         items = -(-width // params.get("TN", 1)), -(-height // params.get("TM", 1))
-        # Powers of two, because some drivers compile the kernel again for each work-group size.
+        # The sizes are powers of two, because some drivers compile the kernel again for each work-group size.
         x, y = (
             min(params.get(name, 8), 1 << (count - 1).bit_length())
             for name, count in zip(("WGN", "WGM"), items, strict=True)

@@ -49,8 +49,8 @@ class Layout:
 _PITCH = 1 << 22
 """The maximum row stride, in elements. Kernels use 32-bit byte offsets within the rows of a tile."""
 MOST = 1 << 31
-"""The limit on an operand's extent in elements, gaps between rows included. It applies to kernels that need a layout
-(not `strided`)."""
+"""The limit on an operand's extent in elements, gaps between rows included. It does not apply to operands that a kernel
+reads with any strides (Layout.strided)."""
 
 PACKED = Layout()
 STRIDED = Layout(strided=True)
@@ -59,10 +59,10 @@ _GROUPS = 65535  # every driver supports this number of work-groups along the se
 
 
 def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
-    """Return the layouts of A and B that a row's lowercase parameters describe.
+    """Return the layouts of A and B that the lower-case parameters of a kernel (Kernel.params) describe.
 
-    Without such parameters, the kernel reads strided buffers. The images of a kernel with ordered accumulation, or of a
-    row with bits=1, contain integers (see Layout.bits).
+    Without such parameters, the kernel reads strided buffers. Images contain integers (see Layout.bits) if accumulation
+    is `ordered` or if the kernel has the parameter bits=1.
     """
 
     def layout(name: str, pad: float) -> Layout:
@@ -91,8 +91,9 @@ def stacked(operand: Operand, lengths: Ints, steps: Ints) -> Operand:
 def part(operand: Operand, index: Ints, batch: slice, rows: slice, cols: slice) -> Operand:
     """Return a part of a stack as an operand with the axes (batch, rows, cols).
 
-    The part contains the matrices `batch` of the stack at `index`, each cut to `rows` and `cols`. If all matrices are
-    the same one (stride 0), the part contains it once.
+    `index` selects along all batch axes but the last, and `batch` is the slice of the last batch axis. Each selected
+    matrix is cut to `rows` and `cols`. If the stride of the last batch axis is 0, its matrices are the same, and the
+    result has only one of them.
     """
     if operand.strides[len(index)] == 0:
         batch = slice(0, 1)
@@ -219,8 +220,8 @@ def fits(view: DeviceView, layout: Layout) -> bool:
     """Return whether the matrices of `view`, with the padding around them in memory, have the required `layout`."""
     shape, itemsize = view.shape[-2:], view.dtype.itemsize
     padded = layout.padded(*shape)
-    # If memory contains the transpose, k is the other axis. The zeros in the padding of HostMemory then have the wrong
-    # sign.
+    # If memory contains the transpose (`turned`), k is the other axis. The zeros in the padding of HostMemory then have
+    # the wrong sign.
     padding_fits = isinstance(view.owner, HostMemory) and not layout.turned and view.owner.covers(view, *padded)
     if padded != shape and not padding_fits:
         return False

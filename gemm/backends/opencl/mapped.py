@@ -33,7 +33,7 @@ from gemm.core.problem import LINE, PAGE, WRAPPED_FROM, Device, DeviceView, DTyp
 class Mapped:
     """A buffer that the driver allocates, mapped for the host. Arrays in the buffer keep it alive through their `base`.
 
-    Raises cl.Error, or RuntimeError if the driver does not always map the buffer to the same address.
+    The constructor raises cl.Error, or RuntimeError if the driver does not map the buffer to the same address again.
     """
 
     def __init__(self, device: Device, host: HostMemory, nbytes: int) -> None:
@@ -56,7 +56,10 @@ class Mapped:
         return {"version": 3, "typestr": "|u1", "shape": (self.nbytes,), "data": (self.address, False)}
 
     def unmap(self, stack: ExitStack) -> None:
-        """Unmap the memory, so that the device can use it, until `stack` unwinds. The caller must hold the lock."""
+        """Unmap the memory, so that the device can use it. When `stack` unwinds, the memory is mapped again.
+
+        The caller must hold the lock. Raises RuntimeError if another product of this thread uses the memory.
+        """
         if self._mapping is None:  # this call is in a signal handler that interrupted a product
             raise RuntimeError("an operand is in use by another product of this thread")
         stack.callback(self._remap)
@@ -74,7 +77,10 @@ class Mapped:
         self._mapping = None
 
     def _remap(self) -> None:
-        """Wait for the device and map the memory again. Raises the error of an earlier command, if one failed."""
+        """Wait for the device and map the memory again. If an earlier command failed, raise its error (cl.Error).
+
+        Raises KernelFailed with `spoilt` if the memory cannot be mapped.
+        """
         import pyopencl as cl
 
         if self._mapping is None:
@@ -83,7 +89,7 @@ class Mapped:
             except cl.Error:
                 try:
                     with self.handle.reported("the driver does not give an array's memory back"):
-                        self._enqueue()  # the error may come from the product: try once more
+                        self._enqueue()  # the error may belong to the product's commands, not to this map: try again
                 except KernelFailed as error:
                     error.memory, error.spoilt = False, True
                     raise
@@ -135,7 +141,7 @@ def empty(shape: Ints, dtype: DType, device: Device) -> np.ndarray | None:
     """Return an array in memory that `device` shares with the host.
 
     The rows are padded so that kernels can read the array in place. Returns None if the device shares no memory with
-    the host, or has too little left.
+    the host or has too little left, or if the array has fewer than two axes or no elements.
     """
     import pyopencl as cl
 
@@ -178,7 +184,7 @@ def shared_views(device: Device, operands: Sequence[Any], layouts: Sequence[Layo
     """
     handle: Handle = device.handle
     found = [owner(operand) if isinstance(operand, np.ndarray) else None for operand in operands]
-    # All threads lock the buffers in the same order: no deadlock.
+    # All threads lock the buffers in the same order, so that there is no deadlock.
     memories = sorted({memory for memory in found if memory is not None}, key=id)
     views = list(operands)
     with ExitStack() as stack:
@@ -205,7 +211,8 @@ def _wrap(
 ) -> Operand:  # fmt: skip
     """Wrap the memory of `operand` in a buffer until `stack` unwinds, and return a view of the buffer.
 
-    Returns `operand` itself if this is not possible.
+    If this is not possible, return `operand` itself. `wrapped` has the views that this call has made so far, by
+    (address, bytes): an operand in the same memory uses the same buffer.
     """
     import pyopencl as cl
 

@@ -80,7 +80,9 @@ class Traffic:
                 return operand.owner.staged
             at = None if copy else in_place(self.handle, operand, layout)
             if at is not None:
-                self.repeatable &= not at.image  # another buffer cannot replace an image over a buffer
+                # An image was created over this operand's buffer. A Replay can pass other buffers to a kernel, but it
+                # cannot put another buffer under the image.
+                self.repeatable &= not at.image
                 return at
             place: Any = operand.offset
         else:
@@ -96,7 +98,11 @@ class Traffic:
         return staged
 
     def reserve(self, name: str, shape: Ints, dtype: DType, layout: Layout, host: bool) -> tuple[Staged, Memory]:
-        """Return memory for (batch, rows, cols) elements in `layout`. It is reserved as `name` until the call ends."""
+        """Reserve memory for (batch, rows, cols) elements in `layout`, and return (Staged, Memory).
+
+        The memory is kept under `name` until `release(name)`, the next `reserve` of `name` or the end of the product's
+        call. With `host`, the host can map the memory.
+        """
         self.release(name)
         batch, (rows, cols) = shape[0], layout.padded(*shape[1:])
         if layout.channels:
@@ -226,7 +232,7 @@ class Traffic:
 
     def _division(self, view: DeviceView, layout: Layout) -> tuple[tuple[int, int, int] | None, tuple[int, int]]:
         """Return the size of the work-groups that pack `view` (None: the driver chooses), and the numbers of rows and
-        columns (texels of an image) that each work-item writes.
+        columns that each work-item writes. For an image, a column is a texel.
         """
         if self.handle.runs_on_cpu:
             return (1, 1, 1), (32, layout.panel or 256)
@@ -295,15 +301,15 @@ class Replay:
             handle.charge(self, nbytes)
 
     def drop(self) -> None:
-        """Free the memory. The Replay cannot be used after that."""
+        """Free the memory for packed operands and partial sums. From then on, a call of the Replay returns None."""
         self._own = None
 
     def __call__(self, a: Any, b: Any | None, c: Any, out: Any, *scalars: Any) -> Any:
         """Enqueue the product. Return `out`, or a new Array if `out` is None.
 
         `scalars` are alpha, beta and possibly the bias. The bias is always None, because no OpenCL kernel adds a bias.
-        Returns None if the caller must compute the product by the full path, which checks the arguments, chooses a
-        kernel and plans the commands.
+        Returns None if the caller must compute the product without the Replay: with a check of the arguments, a choice
+        of a kernel and new commands.
         """
         import pyopencl as cl
 
@@ -313,7 +319,7 @@ class Replay:
         try:
             return self._enqueue(a, b, c, out, self._scale(*scalars[:2]))
         except (cl.Error, MemoryError):
-            return None  # the full path meets the same error and handles it
+            return None  # the caller computes the product without the Replay, meets the same error and handles it
 
     def _enqueue(self, a: Any, b: Any, c: Any, out: Any, scale: np.ndarray) -> Any:
         import pyopencl as cl
@@ -343,7 +349,7 @@ class Replay:
         # The new commands wait for all earlier events of out, so the last event replaces them.
         pending[:] = after
         try:
-            self._queue.flush()  # start the commands: another queue's wait for them does not start them
+            self._queue.flush()  # starts the commands: if another queue waits for them, that does not start them
         except cl.Error as error:
             if c is not out:
                 raise
