@@ -1,7 +1,7 @@
 """The graphs of products, and the tasks that run on workers.
 
-A graph has two steps: a dask blockwise operation over labelled axes, and a sum over the blocks along the contracted
-axes. The tasks are products of blocks, sums of these products, and the epilogue. Each worker chooses its own backend.
+A graph has two steps: a dask blockwise operation over labelled axes, and a sum over the blocks along the summed axes.
+The tasks are products of blocks, sums of these products, and the epilogue. Each worker chooses its own backend.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ def product(
 
 
 def continued(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) -> Any:
-    """Continue an ordered product from `sums` with the next block of k, on the CPU; see `go_on`."""
+    """Return the sums of an ordered product that continues from `sums` with the next block of k, on the CPU.
+
+    a and b are the blocks of the operands for this block of k. See `go_on`.
+    """
     backend = _settled(options)["backend"]
     result = np.array(sums, order="C")
     with sharing(tasks):
@@ -232,7 +235,9 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(x: Any) -> Any:
-    """The block of an operand. For each label that the result lacks, dask wraps the block in a list of one item."""
+    """Return the block of an operand without the lists around it: dask wraps a block in a list of one item for each
+    label that the result lacks.
+    """
     while isinstance(x, list):
         (x,) = x
     return x
@@ -283,7 +288,9 @@ def blockwise(
     task: Callable[..., Any], operands: Sequence[Operand], labels: tuple[str, ...], dtype: DType, name: str,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """A dask array with these labels: `task` applied to all blocks."""
+    """A dask array whose axes have the labels `labels`, and whose blocks are the results of `task` for the operands'
+    blocks.
+    """
     meta = meta_from_array(operands[0].array._meta, len(labels), dtype)
     return da.blockwise(
         task, labels, *(x for operand in operands for x in operand), dtype=dtype, meta=meta, token=name,

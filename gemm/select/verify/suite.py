@@ -40,9 +40,9 @@ Check = tuple[str, Callable[[], object]]
 
 
 def too_far(kernel: Kernel, device: Device) -> str:
-    """Return why c cannot reach beyond 2**31 elements on `device`, or "".
+    """Return why `device` cannot run the chain whose matrix c reaches beyond 2**31 elements; or "".
 
-    The check runs only if the device has four times the memory that the check needs.
+    This check runs only if the device has four times the memory that the check needs.
     """
     needed, limits = int(1.1 * FAR) * types_of(kernel)[0].itemsize, device.limits
     there = limits.get("memory_bytes") or limits.get("global_memory", 0)
@@ -112,8 +112,8 @@ def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tr
     - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. These operands use
       only a few pages of memory.
 
-    Kernels with ordered accumulation also have a check of their ordered bits. `left_out` returns the checks that this
-    kernel or this device cannot run, and which are therefore not in the result.
+    Kernels with ordered accumulation also have a check of their ordered bits. The result omits checks that this kernel
+    or this device cannot run; `left_out` returns them.
     """
     cases = (FULL if full else QUICK) + beyond(kernel)
     found: list[Check] = [(str(case), partial(check_single, backend, kernel, device, case)) for case in cases]
@@ -195,7 +195,7 @@ def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds:
 
 
 def _varied(kernel: Kernel, device: Device, dice: np.random.Generator) -> Problem:
-    """Return the product of a random regime. In half of the cases its sizes are changed by up to one half."""
+    """Return the product of a random regime. In half of the cases, change its sizes by up to 50 %."""
     found = list(regimes(kernel, device).values())
     problem = found[dice.integers(len(found))]
     if dice.integers(2):
