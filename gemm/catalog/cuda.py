@@ -109,8 +109,8 @@ def inbox(tile: int, members: int, parts: int) -> int:
 
 
 def _ring(stage: str, boxes: int) -> dict[str, str]:
-    """The expression for `shared`: STAGES stages of `stage` bytes with their barriers, the staging memory of the warps
-    (STAGING in deliver.cuh), and the bytes that alignment may skip.
+    """The expression for the parameter `shared`. It adds up STAGES stages of `stage` bytes with their barriers, the
+    staging memory of the warps (STAGING in deliver.cuh), and the bytes that alignment may skip.
 
     Args:
         stage: the expression for the bytes of a stage.
@@ -194,7 +194,7 @@ FFMA: tuple[Kernel, ...] = (
           gflops=22000, startup=4.0, excluded_features=SM_80, parts=8,
           BM=32, BN=64, BK=16, TM=4, TN=4, THREADS=128),
 )  # fmt: skip
-"""float32 and float64 by fused multiply-adds: register tiles, fed by cp.async or through registers."""
+"""Kernels for float32 and float64 with fused multiply-adds: register tiles, fed by cp.async or through registers."""
 
 
 def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
@@ -213,11 +213,11 @@ FFMA_TMA: tuple[Kernel, ...] = (
     # At the default level 3, ptxas schedules the loads for four values of k so late that the multiply-adds wait.
     _ffma_tma("128x128_along_k", 1, 51800, ptxas=1),
 )
-"""float32 by fused multiply-adds: register tiles loaded by TMA."""
+"""Kernels for float32 with fused multiply-adds: register tiles, loaded by TMA."""
 
 
 def _wgmma(op: str, blocks: Blocks) -> Kernel:
-    """A row of gemm_cuda_wgmma. fp8 is first converted to float16."""
+    """A row of gemm_cuda_wgmma. For fp8 operands, the row has `widen`: they are first converted to float16."""
     bm, bn, stages, multicast, resident, boxes, gflops, startup = blocks
     more: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
     about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(more)
@@ -255,7 +255,7 @@ WGMMA: tuple[Kernel, ...] = _rows(
     (_FP8,     128, 192, 5, 2, 1, 0, 700000, 8.0),
     (_FP8,      64,  64, 6, 1, 2, 0, 340000, 2.4),
 )  # fmt: skip
-"""float16 and bfloat16 on Hopper's tensor cores; also fp8 with the accuracy of float16 products."""
+"""Kernels for float16 and bfloat16 on Hopper's tensor cores, and for fp8 with the accuracy of float16 products."""
 
 
 def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
@@ -276,7 +276,7 @@ EMULATED: tuple[Kernel, ...] = (
     _emulated("bf16x6", 192, 3, 130000),
     _emulated("bf16x6", 128, 4, 126000),
 )
-"""float32 products computed from products of narrower types on tensor cores."""
+"""Kernels that compute float32 products from products of narrower types on tensor cores."""
 
 
 def _kmajor(op: str, blocks: Blocks) -> Kernel:
@@ -321,7 +321,7 @@ KMAJOR: tuple[Kernel, ...] = _rows(
     (_INT8,  64,  64, 6, 1, 2, 1, 650000, 2.2),
     (_FP8,   64,  64, 6, 1, 2, 1, 585000, 2.2),
 )  # fmt: skip
-"""TF32, int8 and fp8 on tensor cores, whose instructions for these types need both operands contiguous along k."""
+"""Kernels for TF32, int8 and fp8 on tensor cores, whose instructions need both operands contiguous along k."""
 
 
 def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
@@ -338,7 +338,7 @@ DMMA: tuple[Kernel, ...] = (
     _dmma(128, 64, 64, 62000, 10.0), _dmma(64, 64, 32, 59000, 4.6), _dmma(32, 64, 16, 52000, 3.4),
     _dmma(32, 128, 32, 51500, 3.2), _dmma(16, 128, 16, 44000, 2.2),
 )  # fmt: skip
-"""float64 on tensor cores."""
+"""Kernels for float64 on tensor cores."""
 
 
 def _gemv(op: str, bn: int, bk: int) -> Kernel:
@@ -362,7 +362,7 @@ GEMV: tuple[Kernel, ...] = (
     *(_gemv(op, 1, 512) for op in ("h", "b", "h32", "b32")),
     *(_gemv(op, 8, 256) for op in ("h32", "b32")),
 )
-"""Products with few columns or few rows: one pass over the larger operand."""
+"""Kernels for products with few columns or few rows, which read the larger operand once."""
 
 
 def _small(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stack: int, resident: int,
@@ -384,7 +384,7 @@ SMALL: tuple[Kernel, ...] = (
     *(_small(op, (64, 64, 32), (8, 4), stack=1, resident=4, gflops=30000) for op in "shb"),
     _small("d", (16, 16, 16), (2, 4), stack=4, resident=6, gflops=7000),
 )
-"""Batches of small products; a group of 32, 64 or 128 threads computes a product."""
+"""Kernels for batches of small products. A group of 32, 64 or 128 threads computes a product."""
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, **rest: Any) -> Kernel:
@@ -402,7 +402,7 @@ OUTER: tuple[Kernel, ...] = (
     *(_outer(op, 256, 128, 8, resident=3, gflops=30000, scattered=0.1) for op in "hb"),
     _outer("d", 128, 64, 16, resident=4, gflops=15500, scattered=0.3),
 )
-"""Products with a small k and a large result, which take as long as storing the result."""
+"""Kernels for products with a small k and a large result, which take as long as storing the result."""
 
 _TILE = {"c": 2600, "i32": 2000}
 """GFLOP/s of the `tile` rows of these types; the `tile` rows of other types have 6000."""

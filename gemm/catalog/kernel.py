@@ -36,14 +36,15 @@ class Kernel:
         derived: parameters computed from others, {name: expression}, such as a_rows from BM; their values
             are added to `params`.
         chosen: {name: value} of the parameters that `tuned` has changed.
-        legal: expressions over m n k batch, params and the device's limits; all must hold.
+        legal: expressions over m n k batch, params and the device's limits. The row can compute a product on a device
+            only if all of them are true.
         swap: an expression over m n a b (a and b are the letters of Problem.layout). It is true for products that are
             faster as the transposed product, b^T times a^T. "" for never. See `swaps`.
         ordered: the row offers reproducible=True, which is ordered accumulation: one chain of fused multiply-adds in
             the order of k.
         ordered_needs: features that a Device must have for ordered accumulation.
-        gflops: peak GFLOP/s. CUDA rows: of an H200. CPU rows: of one core. Except for CUDA rows, this is a guess that
-            dispatch uses until the probe has measured the rate.
+        gflops: peak GFLOP/s. In CUDA rows, this is the rate of an H200. In other rows, it is a guess that dispatch uses
+            until the probe has measured the rate; in CPU rows, the guess is for one core.
         startup: microseconds that a product takes in addition to its main loop. In CUDA rows, this is the time before
             and after the loop, on an H200. In NumPy's rows, this is the time of gemm's Python code, which repeated
             products by our own kernels do not run.
@@ -58,8 +59,8 @@ class Kernel:
             pass over the result.
         lazy_verify: the row is verified when dispatch first chooses it, not by the probe, because its backend has too
             many rows to verify them all in advance.
-        excluded_features: on devices with one of these features the row runs only when it is named, because other rows
-            are always faster there, or the row's outputs do not fit into the registers.
+        excluded_features: on devices with one of these features the row runs only when the user names it, because other
+            rows are always faster there, or because the row's sums do not fit into the registers.
         suits: an expression over m n k batch and params. If the user does not name the row, dispatch may choose it only
             for products for which the expression is true; "" is true for all products. The row computes all other
             products, too, but slower than `gflops` says. The expression may also use alpha and beta (of `Problem`), a,
@@ -126,7 +127,10 @@ class Kernel:
         return replace(self, params={**self.params, **changed}, chosen=changed) if changed else self
 
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
-        """Whether this row computes products of `dtype`. It may have to convert operands of types `inputs` first."""
+        """Whether this row computes products of `dtype` whose operands have the types `inputs`.
+
+        The operands may first have to be converted to `dtype`. () means that they have this type.
+        """
         return self.dtype in ("*", dtype.removeprefix("u")) and self.inputs in ((), inputs)
 
     @property

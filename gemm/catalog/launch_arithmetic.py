@@ -28,7 +28,7 @@ _CLUSTERS = (
 The numbers are those of cuOccupancyMaxActiveClusters on one H200.
 """
 
-# Measured on an H200, 2026-11-22 and 23.
+# These four numbers were measured on an H200, 2026-11-22 and 23.
 _JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
 _NEXT = 0.5  # microseconds from a block's tile to its next tile, for each block that a multiprocessor holds
 _BESIDE = 0.4  # each persistent block of a multiprocessor except the first adds this fraction of the startup
