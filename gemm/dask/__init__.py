@@ -7,9 +7,8 @@
 
 The functions only build a graph; dask computes the graph when the result is requested. Each worker multiplies on its
 best backend, or on the backend that its dask configuration names (`gemm.backend`, or DASK_GEMM__BACKEND in the
-environment).
-The tasks of a worker share the worker's threads: see `gemm.dask.tasks.sharing`. Tasks are named gemm-matmul and
-gemm-tensordot. docs/scale.md gives the costs.
+environment). The tasks of a worker share the worker's threads: see `gemm.dask.tasks.sharing`. Tasks are named
+gemm-matmul and gemm-tensordot. docs/scale.md gives the costs.
 """
 
 from __future__ import annotations
@@ -71,9 +70,9 @@ def gemm(
             "auto": "fused" if the merged blocks are no larger than a chunk may be (see `chunks`), and if merging moves
             no more elements than the partial sums have; otherwise "sum". With reproducible=True: "fused" or "chain".
         chunks: "auto": keep the operands' chunks if they agree along k, if none exceeds dask's `array.chunk-size`, and
-            if each task has enough work. Otherwise `gemm.dask.chunks` chooses the chunks. A size, such as "32 MiB": as
-            "auto", with this limit. None: always keep the operands' own chunks; along k, the chunks of a. A task needs
-            about four times the limit in memory.
+            if each task has enough work. Otherwise `gemm.dask.chunks` chooses the chunks. A size, such as "32 MiB": the
+            same as "auto", with this limit instead of dask's. None: always keep the operands' own chunks; along k, the
+            chunks of a. A task needs about four times the limit in memory.
 
     Returns:
         A dask array. Its computed elements are within the error bounds of `gemm.gemm`.

@@ -45,7 +45,7 @@ _used: dict[object, int] = {}
 def product(
     a: Any, b: Any, *more: Any, tasks: int, options: dict[str, Any], named: Sequence[str] = (), summed: int = 0
 ) -> Any:
-    """gemm.gemm of blocks, or gemm.tensordot if `options` contains "axes".
+    """Compute gemm.gemm of the blocks a and b, or gemm.tensordot if `options` contains "axes".
 
     Args:
         more, named: the blocks and the names of c and bias, if given.
@@ -151,7 +151,7 @@ class Finish(NamedTuple):
         alpha, beta, activation: as for `gemm.gemm`.
         dtype: the dtype of the result.
         dropped: whether the result lacks the axis of rows, and whether it lacks the axis of columns.
-        ordered: round as the end of an ordered accumulation does.
+        ordered: whether to round as the end of an ordered accumulation does.
     """
 
     alpha: Any
@@ -193,7 +193,8 @@ def sharing(tasks: int) -> Iterator[int]:
     shares use all threads, a further task therefore exceeds the worker's number of threads by one.
 
     A worker of dask.distributed has `nthreads` threads. dask's local schedulers divide gemm.get_num_threads() by
-    num_workers of dask's configuration, or by dask's count of CPUs. The synchronous scheduler runs one task at a time.
+    num_workers of dask's configuration, or, without this setting, by dask's count of CPUs. The synchronous scheduler
+    runs one task at a time.
     """
     try:
         limit = engine.get_num_threads()
@@ -321,7 +322,8 @@ def contract(
 def chain(x: Operand, y: Operand, kept: tuple[str, ...], name: str, options: dict[str, Any]) -> Any:
     """The dask array x · y with the labels `kept`, as an ordered accumulation along DEPTH.
 
-    Each block along DEPTH has one task, which continues from the sums of the task before it.
+    For each block of the result, there is one task for each block along DEPTH. A task continues from the sums of the
+    previous task.
     """
     sizes, arrays = da.core.unify_chunks(*x, *y)
     x, y = (Operand(array, own.labels) for array, own in zip(arrays, (x, y), strict=True))

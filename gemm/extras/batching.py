@@ -345,8 +345,8 @@ class Products:
         return [item(column, number) for column in self.columns]
 
     def launch(self, number: int) -> int:
-        """Launch products from `number` on as one pointer batch. Returns the number of launched products; 0: none is
-        launched.
+        """Launch products from product `number` on as one pointer batch. Return the number of launched products, which
+        may be 0.
         """
         left = len(self.results) - number
         cache = plan_cache.find(self.options) if left >= LEAST and number >= self._from else None

@@ -49,7 +49,7 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        # The plan cache repeats products with this object as b. For products on the CPU, it is the packed array. For
+        # In the plan cache, `_repeated` replaces b. For products on the CPU, `_repeated` is the packed array. For
         # products on a device, it is None, because the cached launches already contain the packed matrix.
         self._repeated = memory if isinstance(memory, np.ndarray) else None
         # This array replaces b in the checks of shapes. It has one element in memory and keeps no large array alive.
@@ -118,7 +118,7 @@ class Prepared:
         return call.finish()
 
     def _check(self, options: Options) -> None:
-        """Raises ValueError if the matrix was not prepared for these options."""
+        """Raise ValueError if the matrix was not prepared for these options."""
         if options.trans_b not in (False, "N", "n"):
             raise ValueError("pass trans_b to prepare(b, trans_b=...): gemm does not transpose a prepared b")
         backend, kernel, row = options.backend, options.kernel, self._plan.kernel
