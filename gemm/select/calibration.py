@@ -32,7 +32,7 @@ from gemm.core.problem import Device, Ints, Plan, Problem
 from gemm.select import probe, verification
 
 DOUBT = 4.0
-"""A choice is in doubt if predicted time on another device ÷ predicted time on the chosen device is at most this."""
+"""A choice is in doubt if predicted time on another device ÷ predicted time on the chosen device is at most DOUBT."""
 TIMES = 3
 """Number of products of a class that are timed on a device."""
 PRIOR, NEARBY = 0.1, 0.25
@@ -118,7 +118,7 @@ verification.forgetful.append(stored.cache_clear)
 
 
 def observe(whose: Subject, at: Class, value: float) -> None:
-    """Set this process's table entry for subject `whose` and class `at` to `value`, a result of `error`."""
+    """Set this process's table entry for subject `whose` and class `at` to `value`, a logarithm from `error`."""
     _seen.setdefault(whose, {})[at] = value
 
 
@@ -141,7 +141,7 @@ def _kind(plan: Plan) -> tuple[Subject, str, Class]:
 
 
 def doubtful(plan: Plan) -> bool:
-    """Whether the caller must time the product of `plan` and call `learn`."""
+    """Whether the choice of `plan` is in doubt, so that the caller must time the product and call `learn`."""
     return (
         plan.rival <= DOUBT * plan.seconds
         and not (plan.problem.reproducible or plan.problem.places)
@@ -156,7 +156,7 @@ def learn(plan: Plan, seconds: float) -> None:
     count, deviation = _timed.get(kind, (0, math.inf))
     model = plan.seconds / plan.factor
     if count:
-        deviation = min(deviation, error(seconds, model))  # other load only adds time: the least ratio is the truest
+        deviation = min(deviation, error(seconds, model))  # other load only adds time: the least ratio is most accurate
         observe(whose, at, max(deviation, math.log(_mean(whose, at, True))))
     _timed[kind] = count + 1, deviation
     # Decide only after all TIMES measurements, because other load may have slowed a single measurement. The plan cache

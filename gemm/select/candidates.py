@@ -165,7 +165,7 @@ class Lineup:
 def lineup(
     example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, *, host: bool, trusting: bool
 ) -> Lineup:
-    """Return the catalog rows that `backend` and `kernel` admit, on each device that `backend` admits.
+    """Return the Lineup of the catalog rows that `backend` and `kernel` admit, on each device that `backend` admits.
 
     Args:
         host: whether to return the rows that compute in host memory. If not, all other rows are returned.
@@ -198,7 +198,7 @@ def lineup(
 
 @lru_cache(256)
 def lineup_on(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
-    """Return the catalog rows that `backend` and `kernel` admit, on `device`, which holds the operands."""
+    """Return the Lineup of the catalog rows that `backend` and `kernel` admit, on `device`, which has the operands."""
     rows = admitted(backend, kernel, device.backend)
     return Lineup(RowOnDevice(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
@@ -285,7 +285,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
     """Return which features `row` needs and `device` lacks; or "".
 
-    If the row's types need the package ml_dtypes and it is not installed, the result says this instead.
+    If the row's types need the package ml_dtypes and the package is not installed, the result says so instead.
     """
     if kind := probe.missing_type(row):
         return needs_package(kind)

@@ -182,7 +182,7 @@ class _Queue:
         return math.inf
 
     def weighed(self) -> list[Candidate]:
-        """Return all candidates with their times, in the order of the catalog."""
+        """Return all candidates in the order of the catalog, with their predicted times or why they cannot run."""
         return [self._found.get(n) or row.weigh(self._problem) for n, row in enumerate(self._all)]
 
 

@@ -21,7 +21,7 @@ from gemm.select import gpu_model
 from gemm.select.tuning_db import Record, timed
 
 FEW = 8
-"""On a device, a product with at most this many rows or columns takes only as long as reading its larger operand."""
+"""On a device, a product with at most FEW rows or columns takes only as long as reading its larger operand."""
 
 PACKING = 4
 """Time of packing an operand ÷ time of reading it, on a GPU. Packing reads and writes, at half the memory's rate.
@@ -237,11 +237,11 @@ class Bound:
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
-    """Return for each of a, b, c and out whether the device uses it in place in host memory.
+    """Return for each of a, b, c and out whether the device uses this array in place in host memory.
 
     `problem.places` must not be ().
     """
-    fits = _in_place(kernel, problem)  # whether a and b can be used in place; c and out always can
+    fits = _in_place(kernel, problem)  # whether a and b can be used in place; c and out can always be
     return [
         place == device.key
         or bool(place.isdigit() and rates.wrapped and int(place) >= rates.wrapped and (fits or at > 1))

@@ -47,7 +47,7 @@ SHARED for other kernels.
 Measured on an H200, 2026-11-22.
 """
 FEW = 8
-"""Kernels whose tiles have at most this many rows or columns stream an operand."""
+"""Kernels whose tiles have at most FEW rows or columns read an operand once from end to end."""
 _SLOW_DOUBLES = 2  # rate of float32 ÷ rate of float64 on an H200
 TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 """{layout of an operand: its layout in the transposed product}, in the letters of Problem.layout."""
@@ -135,14 +135,14 @@ def _brought(
     for (size, along_k, moved, unaligned, transposed, vector), extent, other, block in (
         (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
     ):  # fmt: skip
-        # Bytes of a contiguous line of the operand. A Problem has no strides: assume that lines have no gaps between.
+        # Bytes of a contiguous line of the operand. A Problem has no strides, so gaps between lines are ignored.
         aligned = size * (k if along_k else extent)
         elements = extent * k * batch
         if aligned % WIDE:
             moved = unaligned
         if moved:
             launch += LAUNCH
-            # How often packing copies each element singly: once if rows are not aligned, once more if it transposes.
+            # Packing copies each element singly: once if rows are not aligned, and once more if packing transposes.
             singly = (aligned % WIDE > 0) + transposed
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:

@@ -47,7 +47,8 @@ class Facts:
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
         kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.problem.Rates}}.
-        memory: {device key: highest memory rate of its kernels}. Kernels without a memory rate of their own use it.
+        memory: {device key: highest memory rate that a kernel reached}. It is the rate of kernels without one of their
+            own.
         unavailable: {backend: cause and remedy}.
         deadly: {backend: how its driver killed or hung a process}.
         others: the number of cores that other processes used while the kernels were timed; 0.0 if it is not known.
@@ -99,7 +100,10 @@ def _rates(record: dict[str, Any]) -> Rates:
 
 
 class Recalled(dict[str, Facts | None]):
-    """{cache entry: the results in it}, read from disk at the first access; None if the entry does not exist."""
+    """{name of a cache entry: the results of a probe; None if the entry does not exist}.
+
+    An entry is read from disk at the first access.
+    """
 
     def __missing__(self, name: str) -> Facts | None:
         blob = disk_cache.load(name)
@@ -137,9 +141,10 @@ def soon() -> Facts | None:
 def devices(backend: str) -> tuple[Device, ...]:
     """Return the devices of `backend`.
 
-    A worker loads the drivers first. Its result is stored on disk, so this happens once for each set of drivers. If the
-    worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process. Callers
-    that compute no product use this function. `gemm info`, for example, can thus report a driver that kills processes.
+    A worker loads the drivers first. The result is stored on disk, so the worker runs once for each set of drivers. If
+    the worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process.
+    Callers that compute no product use this function. `gemm info`, for example, can thus report a driver that kills
+    processes.
     """
     if backend not in HOST_BACKENDS:
         found = recalled[entry()] or facts("drivers")

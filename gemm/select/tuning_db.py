@@ -1,7 +1,7 @@
 """The tuning database: which parameters a kernel uses for a product.
 
 There are three sources of parameters. In order of priority: records tuned on this machine, records shipped with the
-package, and the values in the catalog.
+package, and the values in the catalog. In this module, a row is a kernel with the parameters from the catalog.
 
 The records of this machine are stored in the cache folder, one entry for each device. Imported records are stored in
 the same entries. The shipped records are the files gemm/tuned/*.json. They select devices by patterns. A pattern's

@@ -118,7 +118,7 @@ def begin(key: object, what: str, work: Callable[[Task], None]) -> Task:
 
     Args:
         what: a description for log lines, such as "verifies ...".
-        work: does the work. It must store its result where callers look before they begin a task.
+        work: the function that does the work. It must store its result where callers look before they begin a task.
     """
     timeout()  # raises in the caller's thread if the setting is not valid
     with _lock:
@@ -276,8 +276,7 @@ leave out that folder, but exists only since Python 3.11. Importing sys is safe 
 
 
 def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
-    """Put each line of the worker's answers into `lines`. At the end of the output, put None. Skip what drivers print.
-    """
+    """Put each line of the worker's answers into `lines`, and None after the last line. Skip what drivers print."""
     assert process.stdout is not None
     with process.stdout as output:
         for text in output:
@@ -288,7 +287,7 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) 
 
 
 def serve(answer: Callable[[Any], Iterable[Line]]) -> None:
-    """Run in the worker process: answer each request until there are no more."""
+    """Run in the worker process: answer each request on standard input, until the input ends."""
 
     def say(line: Line) -> None:
         print(_MARK + json.dumps(line), flush=True)

@@ -2,8 +2,8 @@
 
 For each type, products of host operands are timed first: on each device, with the kernel that has the least predicted
 time. Products of operands in device memory follow: on each device, with up to MOST kernels. The shapes that programs
-use most come before other shapes, but on a device that is a CPU, the shapes TINY come first. Each product is timed a
-few times, and the least time counts. See gemm.select.calibration.
+use most come before other shapes. If a device is a CPU, the shapes TINY come first for operands in its memory. Each
+product is timed a few times, and the least time counts. See gemm.select.calibration.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The tuner: search for the best parameters of a device's kernels.
 
-The tuner proposes parameters, and a worker (a child process, `python -m gemm.tune.tuner`) checks and times them. A
-candidate here is a kernel with proposed parameters; a trial is its time or the cause of its failure.
+The tuner proposes parameters, and a worker (a child process, `python -m gemm.tune.tuner`) checks and times them. A row
+is a kernel with the parameters from the catalog. A candidate is a row with proposed parameters. A trial is the time of
+a candidate or the cause of its failure.
 
-Every trial is stored on disk before the next one starts, so an interrupted run can continue. A candidate that hangs or
-kills the worker costs only its own time. The tuner does not try it again with the same driver.
+Every trial is stored on disk before the next trial starts, so an interrupted run can continue. A candidate that hangs
+or kills the worker costs only its own time. The tuner does not try such a candidate again with the same driver.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HOPELESS = 4.0
 """The search for a kernel's parameters ends after the first trial if this trial is more than HOPELESS times as slow as
 the best trial of any kernel in the class."""
 SMALL = 48
-"""A space of at most this many points is searched completely. A point is one value for each parameter of the space."""
+"""A space of at most SMALL points is searched completely. A point is one value for each parameter of the space."""
 SAMPLES = 24
 """Number of random points that the search tries first in a larger space. Then it tries the neighbours of the best
 point, until no neighbour is better."""
@@ -56,8 +57,8 @@ ROUNDS = 9
 SAMPLE = 2e-3
 """Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
 SLOW = 2.0
-"""Timing stops if the candidate is more than this many times as slow as the best candidate so far."""
-_LISTED = 8192  # greatest number of points that are checked against the rules; larger spaces are sampled
+"""Timing stops if the candidate is more than SLOW times as slow as the best candidate so far."""
+_LISTED = 8192  # greatest number of points whose legality is checked; from larger spaces, random points are taken
 
 Point = dict[str, int]
 

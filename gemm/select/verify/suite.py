@@ -99,9 +99,10 @@ def verify(backend: Backend, kernel: Kernel, device: Device) -> None:
 def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> list[Check]:
     """Return the checks as (name, function) in their order. A function raises Mismatch if its check fails.
 
-    All kernels have checks of single products against the error bound. If the device reports its number of units, there
-    are two more kinds of checks: for each regime (`regimes`), several launches one after the other without waiting; and
-    a chain of dependent products whose launches may overlap. The chain is in the regime with the fewest FLOPs.
+    All kernels have checks of single products against the error bound. If the device reports its number of compute
+    units, there are two more kinds of checks. For each regime (`regimes`), several products are launched one after the
+    other without waiting. In the regime with the fewest FLOPs, there is a chain of dependent products whose launches
+    may overlap.
 
     `full` adds:
 
