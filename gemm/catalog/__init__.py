@@ -1,10 +1,10 @@
 """The lists of backends and kernels, one module per backend: the only hand-written lists of the package.
 
-A kernel has a source file and one row in these lists. build.py compiles the rows of the machine's architecture,
-dispatch chooses among the legal rows, the tests run the conformance suite over each row, and the kernel table of the
-documentation is generated from the rows. This package imports nothing from the package around it, and its modules
-import each other by relative names. build.py and other scripts can therefore import it alone, from the folder gemm,
-without any dependency.
+A kernel has a source file and one row in these lists. build.py compiles the kernels of the machine's architecture.
+Dispatch chooses among the kernels that can compute the product. The tests run the conformance suite over each kernel,
+and the kernel table of the documentation is generated from the rows. The package gemm.catalog imports nothing from
+other modules of gemm, and its own modules import each other by relative names. build.py and other scripts can therefore
+import the package alone, from the folder gemm, without any dependency.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BACKENDS: dict[str, str] = {
     "cuda": "gemm.backends.cuda.backend:CudaBackend",
     "numpy": "gemm.backends.numpy:NumpyBackend",
 }
-"""Name -> module:class. If two backends have the same predicted time, dispatch chooses the first of this list."""
+"""{name of a backend: module:class}. Of backends with the same predicted time, dispatch chooses the first."""
 Backend = Literal["auto", "cpu", "opencl", "cuda", "numpy", "hybrid", "cuda:all"] | str
 """The type of the option `backend`. Any str is legal: a target ("neon") or a device ("opencl:1") may be named. The
 other names are in the type only because editors then complete them.
@@ -58,10 +58,11 @@ SPREADING = ("cuda",)
 """Backends that can compute one product on several of their devices, as backend="cuda:all" requests."""
 
 PLAIN = "batch == 1 and alpha == '1' and beta == '0' and out == 'N' and 'S' not in a + b and not fused and not limited"
-"""The rule (Kernel.suits) of the rows for NumPy's BLAS. It is true for products that a single BLAS call computes.
+"""The expression Kernel.suits of the kernels that call NumPy's BLAS. It is true for products that a single BLAS call
+computes.
 
-If gemm's threads are limited, the rule is false, because NumPy's BLAS has threads of its own. Only float32 and float64
-have rows for NumPy's BLAS: complex products of OpenBLAS have NaN where the contract requires infinities.
+If gemm's threads are limited, the expression is false, because NumPy's BLAS has threads of its own. Only float32 and
+float64 have such a kernel: complex products of OpenBLAS have NaN where the contract requires infinities.
 """
 KERNELS: tuple[Kernel, ...] = (
     *CPU,
@@ -80,8 +81,8 @@ BY_NAME: dict[str, Kernel] = {row.name: row for row in KERNELS}
 
 @cache
 def simplest(backend: str, dtype: str, inputs: tuple[str, ...] = ()) -> Kernel | None:
-    """A backend's simplest kernel for `dtype` and `inputs`: the last row of these types, which takes any sizes and
-    strides. None: there is no such row.
+    """Return a backend's simplest kernel for `dtype` and `inputs`: the catalog's last row of these types. It takes any
+    sizes and strides. Return None if there is no such row.
     """
     rows = [row for row in KERNELS if (row.backend, row.dtype, row.inputs) == (backend, dtype, inputs)]
     return rows[-1] if rows else None

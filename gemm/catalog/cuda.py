@@ -17,12 +17,12 @@ Lowercase parameters are for the host only; their default is 0:
     blocks      more than 0: the grid is persistent, with at most this many blocks per multiprocessor. The blocks step
                 through tiles and batch by themselves, and the grid's y is 1. 0: one block per tile and product
     shares      1: if fewer tiles are left for the last round than blocks run at once, all blocks that run at once
-                compute these tiles together, each on a part of k; not with reproducible=True
+                compute these tiles together, each on a part of k. With reproducible=True they never do that
     ptxas       optimization level of ptxas; default 3
     waits       1: the kernel has no pipeline, so each step along k takes one `startup`
-    alone       1: a block uses so many registers that it has a multiprocessor for itself; a launch may then start
-                before the previous one has ended. k is nevertheless split as if a multiprocessor held two blocks: this
-                was measured to be fastest
+    alone       1: a block uses so many registers that it has a multiprocessor for itself. A launch may then start
+                before the previous launch has ended. k is nevertheless split as if a multiprocessor held two blocks,
+                because this was measured to be fastest
     gathers     1: the kernel copies an operand that is contiguous along k to shared memory one element at a time.
                 `gflops` was measured with such an operand a; the time of these copies is therefore included
     streams     1: the kernel reads an operand, or stores the result, once from end to end at the speed of memory
@@ -32,7 +32,8 @@ Lowercase parameters are for the host only; their default is 0:
                 split
     a_lies, b_lies    the layouts of a or b that the kernel can read: 1 contiguous along k, 2 contiguous along m (b: n),
                 3 layouts 1 and 2 (default), 7 any strides. gemm_cuda_pack first copies an operand with another layout.
-                It also copies an operand for TMA if its address or strides are not multiples of 16 bytes
+                gemm_cuda_pack also copies an operand that TMA reads if its address or its strides are not multiples of
+                16 bytes
     vector      bytes of the widest load from a and b (a_vector: only from a; b_vector: only from b). The kernel gets
                 A_VECTOR and B_VECTOR: the number of elements in that many bytes, or 1 if the address or a stride
                 (except the unit stride) is not a multiple of that many bytes. 0: the kernel gets neither macro
@@ -45,9 +46,10 @@ Lowercase parameters are for the host only; their default is 0:
                 the width of the swizzle; the kernel then loads several boxes per step
     a_swizzle b_swizzle    swizzle in bytes: 0, 32, 64 or 128
     tf32        1: the tensor maps of float32 operands round to TF32
-    planes      number of planes into which gemm_cuda_split first splits the operands: 3 of bfloat16 or 2 of float16.
-                A_TYPE and B_TYPE are the types of the planes. g.memory and g.arrivals point to the exponents (int) of
-                a's rows and b's columns
+    planes      number of planes into which gemm_cuda_split first splits the operands: 3 of bfloat16 or 2 of float16. A
+                plane is a matrix of narrower numbers; the sum of an operand's planes, scaled by an exponent for each
+                row of a and each column of b, approximates the operand. A_TYPE and B_TYPE are the types of the planes.
+                g.memory and g.arrivals point to the exponents (int) of a's rows and b's columns
     widen       1: gemm_cuda_pack first converts fp8 operands to float16; A_TYPE and B_TYPE are then float16
 
 `swap` says for which products the host computes out^T = b^T a^T: the kernel's m is then the caller's n. A row without
@@ -59,7 +61,7 @@ same for the whole batch has a_batch (b_batch) = 0 and one matrix in its map; it
 reads 0 outside of the operand. Maps describe elements as unsigned integers of the same width (except with tf32), so TMA
 changes no bit.
 
-A kernel is compiled in several forms. These macros select the form, in addition to A_TYPE, B_TYPE and OUT_TYPE:
+A kernel is compiled once for each set of values (each form) of A_TYPE, B_TYPE, OUT_TYPE and these macros:
 
     A_TURNED    1: a is contiguous along m; 0: along k. The kernel gets this macro if a_lies is 3 or the kernel has
                 vectors. With a_lies 7 and A_VECTOR 1, strides are arbitrary
@@ -85,29 +87,30 @@ SM_75, SM_80, SM_90A = ("sm_75",), ("sm_80",), ("sm_90a",)
 
 
 def _cuda(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel:
-    """The row <op>gemm_cuda_<form> of csrc/cuda/gemm_cuda_<source>.cu, a source that serves several types."""
+    """The catalog's row <op>gemm_cuda_<form>. Its source csrc/cuda/gemm_cuda_<source>.cu serves several types."""
     return _row(f"{op}gemm_cuda_{form}", "cuda", f"csrc/cuda/gemm_cuda_{source}.cu", about, fuses=True,
                 lazy_verify=True, **rest)  # fmt: skip
 
 
 def inbox(tile: int, members: int, parts: int) -> int:
-    """Bytes that a block of a cluster receives in the exchange of partial sums (exchange.cuh).
+    """The maximum number of bytes that a block of a cluster receives in the exchange of partial sums (exchange.cuh).
 
-    The block of each part of k adds up one slice of the tile. A slice is a whole number of runs, each of 16 bytes per
-    thread; all slices have the same number of runs.
+    The block of each part of k adds up one slice of the tile. The tile's sums consist of runs; a run is 16 bytes for
+    each thread. Each slice has ceil(runs / parts) runs, except that the last slices may have fewer. The maximum is over
+    all numbers of parts of k from 1 to `parts`.
 
     Args:
         tile: bytes of the tile's sums.
         members: number of threads that hold the sums.
-        parts: the most parts of k.
+        parts: the maximum number of parts of k.
     """
     runs = tile // (16 * members)
     return max(-(-runs // cut) * cut for cut in range(1, parts + 1)) * 16 * members
 
 
 def _ring(stage: str, boxes: int) -> dict[str, str]:
-    """The expression for `shared`: STAGES stages of `stage` bytes with their barriers, the staging memory of the warps
-    (STAGING in deliver.cuh), and the bytes that alignment may skip.
+    """The expression for the parameter `shared`. It adds up STAGES stages of `stage` bytes with their barriers, the
+    staging memory of the warps (STAGING in deliver.cuh), and the bytes that alignment may skip.
 
     Args:
         stage: the expression for the bytes of a stage.
@@ -117,16 +120,19 @@ def _ring(stage: str, boxes: int) -> dict[str, str]:
     return {"shared": f"STAGES * ({stage} + 16) + BM // 16 * {staging} + {1040 + aligned}"}
 
 
-_FITS = ("shared <= shared_memory_optin",)  # cheaper GPUs, and GPUs after Hopper, have less shared memory
+_FITS = ("shared <= shared_memory_optin",)  # cheaper GPUs, and GPUs newer than Hopper, have less shared memory
 
 
 class Blocks(NamedTuple):
-    """The thread blocks of a row, and its rate.
+    """The thread blocks of a kernel, and the kernel's rate.
 
     Attributes:
+        bm, bn: BM and BN.
         stages: STAGES, the number of steps along k that are in shared memory at the same time.
+        multicast: MULTICAST.
         resident: the number of blocks for each multiprocessor.
         boxes: OUT_BOXES.
+        gflops, startup: as in Kernel.
     """
 
     bm: int
@@ -140,7 +146,7 @@ class Blocks(NamedTuple):
 
 
 def _rows(row: Callable[[str, Blocks], Kernel], *table: tuple[Any, ...]) -> tuple[Kernel, ...]:
-    """The rows of a table with a line (types, *Blocks): a row for each of the types."""
+    """The catalog's rows for `table`. Each line of the table is (types, *Blocks) and gives one row for each type."""
     return tuple(row(op, Blocks(*blocks)) for ops, *blocks in table for op in ops)
 
 
@@ -188,7 +194,7 @@ FFMA: tuple[Kernel, ...] = (
           gflops=22000, startup=4.0, excluded_features=SM_80, parts=8,
           BM=32, BN=64, BK=16, TM=4, TN=4, THREADS=128),
 )  # fmt: skip
-"""float32 and float64 by fused multiply-adds: register tiles, fed by cp.async or through registers."""
+"""Kernels for float32 and float64 with fused multiply-adds: register tiles, fed by cp.async or through registers."""
 
 
 def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
@@ -204,21 +210,21 @@ def _ffma_tma(form: str, lies: int, gflops: float, **rest: Any) -> Kernel:
 
 FFMA_TMA: tuple[Kernel, ...] = (
     _ffma_tma("128x128", 2, 53000),
-    # At its default level 3, ptxas schedules the loads for four values of k so late that the multiply-adds wait.
+    # At the default level 3, ptxas schedules the loads for four values of k so late that the multiply-adds wait.
     _ffma_tma("128x128_along_k", 1, 51800, ptxas=1),
 )
-"""float32 by fused multiply-adds: register tiles loaded by TMA."""
+"""Kernels for float32 with fused multiply-adds: register tiles, loaded by TMA."""
 
 
 def _wgmma(op: str, blocks: Blocks) -> Kernel:
-    """A row of gemm_cuda_wgmma. fp8 is first converted to float16."""
+    """A row of gemm_cuda_wgmma. For fp8 operands, the row has `widen`: they are first converted to float16."""
     bm, bn, stages, multicast, resident, boxes, gflops, startup = blocks
     more: dict[str, Any] = {"widen": 1, "a_lies": 1, "b_lies": 2} if op in _FP8 else {}
     about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(more)
     if bn == 32:
         more |= {"swap": "m < n", "streams": 1}
-    # 0.6: float32 results. 0.2: 16-bit results are stored in pairs of elements. 0.13: in a block of 192 x 192, twelve
-    # warps store, and have more stores in flight than eight warps.
+    # Storing a float32 element takes 0.6 ns. A 16-bit element takes 0.2 ns, because two elements are stored at a time,
+    # and 0.13 ns in blocks of 192 x 192, because their twelve warps have more stores in flight than eight warps.
     scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
         op, f"wgmma_{bm}x{bn}{'_pairs' * (resident == multicast == 2)}", "wgmma", about, needs=SM_90A,
@@ -249,7 +255,7 @@ WGMMA: tuple[Kernel, ...] = _rows(
     (_FP8,     128, 192, 5, 2, 1, 0, 700000, 8.0),
     (_FP8,      64,  64, 6, 1, 2, 0, 340000, 2.4),
 )  # fmt: skip
-"""float16 and bfloat16 on Hopper's tensor cores; also fp8 with the accuracy of float16 products."""
+"""Kernels for float16 and bfloat16 on Hopper's tensor cores, and for fp8 with the accuracy of float16 products."""
 
 
 def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
@@ -270,24 +276,24 @@ EMULATED: tuple[Kernel, ...] = (
     _emulated("bf16x6", 192, 3, 130000),
     _emulated("bf16x6", 128, 4, 126000),
 )
-"""float32 products computed from products of narrower types on tensor cores."""
+"""Kernels that compute float32 products from products of narrower types on tensor cores."""
 
 
 def _kmajor(op: str, blocks: Blocks) -> Kernel:
-    """A row of gemm_cuda_kmajor, whose stages hold 128 bytes along k. op "s": TF32; other ops: int8 or fp8."""
+    """A row of gemm_cuda_kmajor, whose stages hold 128 bytes along k. op "s" is for TF32, other ops for int8 or fp8."""
     bm, bn, stages, multicast, resident, boxes, gflops, startup = blocks
     tf32, fp8 = op == "s", op.startswith("e")
     about = "TF32" if tf32 else "fp8, sums promoted to float32 every 128" if fp8 else "exact sums in int32"
     bk = 32 if tf32 else 128
-    # `turns`: operand a may also be contiguous along m. This requires boxes of a that are 128 bytes wide, and enough
-    # registers for the fragments of a.
+    # `turns` says whether a may also be contiguous along m. This layout requires boxes of a that are 128 bytes wide,
+    # and enough registers for the fragments of a.
     turns = bm < 256 and bm % bk == 0
     few = op in _INT8 and (bm, bn) == (128, 64)
     return _cuda(
         op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
         swap="b == 'N' and (a != 'T' or m < n)" if turns else "", gflops=gflops, startup=startup,
         precision="medium" if tf32 or fp8 else "highest",
-        scattered=0.2 if op.endswith("b") else 0.4 if few else 0.6,  # 16-bit results are stored in pairs
+        scattered=0.2 if op.endswith("b") else 0.4 if few else 0.6,  # two 16-bit results are stored at a time
         BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128,
         RESIDENT=resident, PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=boxes,
         a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
@@ -315,7 +321,7 @@ KMAJOR: tuple[Kernel, ...] = _rows(
     (_INT8,  64,  64, 6, 1, 2, 1, 650000, 2.2),
     (_FP8,   64,  64, 6, 1, 2, 1, 585000, 2.2),
 )  # fmt: skip
-"""TF32, int8 and fp8 on tensor cores, whose instructions for these types need both operands contiguous along k."""
+"""Kernels for TF32, int8 and fp8 on tensor cores, whose instructions need both operands contiguous along k."""
 
 
 def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
@@ -332,7 +338,7 @@ DMMA: tuple[Kernel, ...] = (
     _dmma(128, 64, 64, 62000, 10.0), _dmma(64, 64, 32, 59000, 4.6), _dmma(32, 64, 16, 52000, 3.4),
     _dmma(32, 128, 32, 51500, 3.2), _dmma(16, 128, 16, 44000, 2.2),
 )  # fmt: skip
-"""float64 on tensor cores."""
+"""Kernels for float64 on tensor cores."""
 
 
 def _gemv(op: str, bn: int, bk: int) -> Kernel:
@@ -356,7 +362,7 @@ GEMV: tuple[Kernel, ...] = (
     *(_gemv(op, 1, 512) for op in ("h", "b", "h32", "b32")),
     *(_gemv(op, 8, 256) for op in ("h32", "b32")),
 )
-"""Products with few columns or few rows: one pass over the larger operand."""
+"""Kernels for products with few columns or few rows, which read the larger operand once."""
 
 
 def _small(op: str, shape: tuple[int, int, int], sums: tuple[int, int], *, stack: int, resident: int,
@@ -378,7 +384,7 @@ SMALL: tuple[Kernel, ...] = (
     *(_small(op, (64, 64, 32), (8, 4), stack=1, resident=4, gflops=30000) for op in "shb"),
     _small("d", (16, 16, 16), (2, 4), stack=4, resident=6, gflops=7000),
 )
-"""Batches of small products; a group of 32, 64 or 128 threads computes a product."""
+"""Kernels for batches of small products. A group of 32, 64 or 128 threads computes a product."""
 
 
 def _outer(op: str, bm: int, bn: int, depth: int, *, resident: int, **rest: Any) -> Kernel:
@@ -396,7 +402,7 @@ OUTER: tuple[Kernel, ...] = (
     *(_outer(op, 256, 128, 8, resident=3, gflops=30000, scattered=0.1) for op in "hb"),
     _outer("d", 128, 64, 16, resident=4, gflops=15500, scattered=0.3),
 )
-"""Products with a small k and a large result, which take as long as storing the result."""
+"""Kernels for products with a small k and a large result, which take as long as storing the result."""
 
 _TILE = {"c": 2600, "i32": 2000}
 """GFLOP/s of the `tile` rows of these types; the `tile` rows of other types have 6000."""

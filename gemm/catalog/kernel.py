@@ -18,54 +18,58 @@ class Kernel:
     """A row of the catalog.
 
     Attributes:
-        name: `<op>_<target>_<technique or tile>`; also the test id and the key in the tuning database.
+        name: `<op>gemm_<target>_<technique or tile>`, where <op> encodes the types (see TYPES). The name is also the
+            test id and the key in the tuning database.
         backend: a key of BACKENDS; users may name it as backend=.
         target: the family within the backend; users may name it as backend=, too.
-        dtype: type of the result, and of the operands unless `inputs` is set; "*" for all types of NumPy. Rows of a
-            signed integer also serve the unsigned integer of the same width: modulo a power of two both have the same
-            bits.
+        dtype: type of the result, and of the operands unless `inputs` is set; "*" for all types of NumPy. A row of a
+            signed integer type also computes products of the unsigned type of the same width, because their results
+            have the same bits.
         source: the kernel's file. The file's stem is the name of the function in OpenCL and CUDA files: see `entry`.
             One file may serve several rows with different parameters or types.
         inputs: types of a and b if they differ from `dtype`.
         needs: features that a Device must have.
-        params: fixed parameters (tile sizes, blocking), visible to `legal`. Uppercase ones are -D options of kernels
-            that are compiled at run time. Each has an #ifndef default in the file; the defaults are the values of one
-            of the file's rows.
+        params: fixed parameters (tile sizes, blocking), which the expressions in `legal` may use. If the kernel is
+            compiled at run time, uppercase parameters are its -D options. Each of them has an #ifndef default in the
+            file; the defaults are the values of one of the file's rows.
         space: the values that a tuner may try for a parameter, {name: values}; the row's own value is the default.
         derived: parameters computed from others, {name: expression}, such as a_rows from BM; their values
             are added to `params`.
         chosen: {name: value} of the parameters that `tuned` has changed.
-        legal: expressions over m n k batch, params and the device's limits; all must hold.
+        legal: expressions over m n k batch, params and the device's limits. The row can compute a product on a device
+            only if all of them are true.
         swap: an expression over m n a b (a and b are the letters of Problem.layout). It is true for products that are
             faster as the transposed product, b^T times a^T. "" for never. See `swaps`.
         ordered: the row offers reproducible=True, which is ordered accumulation: one chain of fused multiply-adds in
             the order of k.
         ordered_needs: features that a Device must have for ordered accumulation.
-        gflops: peak GFLOP/s. CUDA rows: of an H200. CPU rows: of one core. Except for CUDA rows, this is a guess that
-            dispatch uses until the probe has measured the rate.
-        startup: microseconds that a product takes in addition to its main loop. CUDA rows: before and after the loop,
-            on an H200. NumPy's rows: in gemm's Python code, which repeated products by our own kernels do not run.
+        gflops: peak GFLOP/s. In CUDA rows, this is the rate of an H200. In other rows, it is a guess that dispatch uses
+            until the probe has measured the rate; in CPU rows, the guess is for one core.
+        startup: microseconds that a product takes in addition to its main loop. In CUDA rows, this is the time before
+            and after the loop, on an H200. In NumPy's rows, this is the time of gemm's Python code, which repeated
+            products by our own kernels do not run.
         scattered: nanoseconds that a multiprocessor takes to store an element of the result if the result's rows are
             not aligned; for CUDA rows, on an H200.
         about: one line for tables.
         precision: the strictest precision that the row offers; see `gemm.gemm`.
         auto_kinds: kinds of devices ("cpu", "gpu") on which dispatch may choose the row if the user does not name it.
-            On other kinds the row runs, and is verified, only when it is named: a row that another row always beats is
-            not worth a longer probe.
+            On other kinds the row is verified and runs only when the user names it: verifying a row that is never the
+            fastest would only make the probe longer.
         fuses: the row adds a bias and applies an activation while it stores the result. Other rows need another
             pass over the result.
         lazy_verify: the row is verified when dispatch first chooses it, not by the probe, because its backend has too
             many rows to verify them all in advance.
-        excluded_features: on devices with one of these features the row runs only when it is named, because other rows
-            are always faster there, or the row's outputs do not fit into the registers.
+        excluded_features: on devices with one of these features the row runs only when the user names it, because other
+            rows are always faster there, or because the row's sums do not fit into the registers.
         suits: an expression over m n k batch and params. If the user does not name the row, dispatch may choose it only
-            for products for which the expression is true. The row computes all other products, too, but slower than
-            `gflops` says. "" for all. Further names: alpha, beta (of `Problem`), a, b, out (the letters of its
-            layout), fused (a bias or an activation is given) and limited (threads are limited, see gemm.core.engine).
-            On the CPU, dispatch chooses such a row only after the probe has verified and measured it.
+            for products for which the expression is true; "" is true for all products. The row computes all other
+            products, too, but slower than `gflops` says. The expression may also use alpha and beta (of `Problem`), a,
+            b and out (the letters of Problem.layout), fused (whether a bias or an activation is given) and limited
+            (whether threads are limited, see gemm.core.engine). On the CPU, dispatch chooses a row with `suits` only
+            after the probe has verified and measured it.
         third_party: the code is not ours. Dispatch therefore requires a verification of the row even on the CPU, where
             it trusts our own rows, and takes the row only if it is clearly faster than our own rows.
-        label: the name with the tuned parameters: sgemm_adreno_image_8x4[WGM=4,WGN=16].
+        label: the name with the tuned parameters, such as sgemm_adreno_image_8x4[WGM=4,WGN=16].
         group: rows and columns of the result (if swapped: of the transposed result) that a work-group computes.
     """
 
@@ -123,7 +127,10 @@ class Kernel:
         return replace(self, params={**self.params, **changed}, chosen=changed) if changed else self
 
     def multiplies(self, dtype: str, inputs: tuple[str, ...] = ()) -> bool:
-        """Whether this row computes products of `dtype`. It may have to convert operands of types `inputs` first."""
+        """Whether this row computes products of `dtype` whose operands have the types `inputs`.
+
+        The operands may first have to be converted to `dtype`. () means that they have this type.
+        """
         return self.dtype in ("*", dtype.removeprefix("u")) and self.inputs in ((), inputs)
 
     @property
@@ -158,12 +165,12 @@ class Kernel:
         return -(-m // rows) * -(-n // columns) * batch
 
     def share(self, k: int, groups: int, units: int) -> int:
-        """How much of k each work-group sums on a device with `units` compute units.
+        """The number of elements of k that each work-group sums, on a device with `units` compute units.
 
-        The share is less than k if units would otherwise be idle because of few groups, or few groups in the last wave.
-        Several groups then share a tile of the result (split-K), and a second launch adds their partial sums. The
-        parameter `split` is the time of the second launch; its unit is the time that a work-group takes for one element
-        along k. Rows without `split` never split k.
+        `groups` is the number of tiles of the result. The share is less than k if units would otherwise be idle because
+        there are few tiles, or few tiles for the last wave of work-groups. Several work-groups then share a tile
+        (split-K), and a second launch adds their partial sums. The parameter `split` is the time of the second launch;
+        its unit is the time that a work-group takes for one element along k. Rows without `split` never split k.
         """
         worth = self.params.get("split", 0)
         most = min(BUSY * units // groups, k // 64) if worth else 1

@@ -1,7 +1,8 @@
 """The time that a GPU's thread blocks take for a product, and the number of parts into which they split k.
 
-Dispatch and launches use the same arithmetic. The times are in seconds on an H200, because the rows' `gflops` and
-`startup` are those of an H200; gemm.select.cost scales the times to other GPUs.
+Dispatch and launches use the same arithmetic. A group is MULTICAST thread blocks that share operands; it is one
+block in kernels without MULTICAST. The times are in seconds on an H200, because `gflops` and `startup` in the catalog
+are those of an H200; gemm.select.gpu_model scales the times to other GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CLUSTERS = (
 The numbers are those of cuOccupancyMaxActiveClusters on one H200.
 """
 
-# Measured on an H200, 2026-11-22 and 23.
+# These four numbers were measured on an H200, 2026-11-22 and 23.
 _JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
 _NEXT = 0.5  # microseconds from a block's tile to its next tile, for each block that a multiprocessor holds
 _BESIDE = 0.4  # each persistent block of a multiprocessor except the first adds this fraction of the startup
@@ -36,7 +37,10 @@ _EXCHANGE = 1.5e11  # bytes per second that a block receives from the other bloc
 
 @cache
 def resident(kernel: Kernel) -> int:
-    """Blocks per multiprocessor: as the row says, else as many as registers and shared memory allow."""
+    """Blocks per multiprocessor: as the kernel's parameters say, else as many as registers and shared memory allow.
+
+    Registers are assumed to suffice for 512 threads.
+    """
     p = kernel.params
     if "blocks" in p or "RESIDENT" in p:
         return max(1, p.get("blocks") or p["RESIDENT"])
@@ -45,10 +49,7 @@ def resident(kernel: Kernel) -> int:
 
 
 def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
-    """Number of groups for `batch` results of m by n if k is not split.
-
-    A group consists of the MULTICAST blocks that share operands (a cluster); without MULTICAST, it is one block.
-    """
+    """Number of groups for `batch` results of m by n if k is not split."""
     p = kernel.params
     tiles = -(-m // (p["BM"] * p.get("MULTICAST", 1))) * -(-n // p["BN"])
     return tiles * -(-batch // p.get("STACK", 1))
@@ -70,9 +71,9 @@ def parts(kernel: Kernel, count: int, k: int, units: int) -> int:
 def least(kernel: Kernel, count: int, k: int, units: int) -> float:
     """A lower bound of `seconds` of `count` groups, for any number of parts of k.
 
-    The bound is the startup and the larger of two times: the time if all units are busy all the time, and the time of a
-    single group, alone on its units, for the shortest possible part of k. If all units may share a tile, only the first
-    time counts.
+    Units are multiprocessors. The bound is the startup plus the larger of two times: the time if all units are busy all
+    the time, and the time of a single group, alone on its units, for the shortest possible part of k. If all units may
+    share a tile, only the first time counts.
     """
     grid = _grid(kernel, units)
     steps = -(-k // grid.step) or 1
@@ -88,9 +89,9 @@ def least(kernel: Kernel, count: int, k: int, units: int) -> float:
 def room(units: int, most: int, blocks: int) -> int:
     """Number of clusters of `blocks` blocks that run at once if a multiprocessor holds `most` blocks.
 
-    A cluster runs within one group of processors (GPC). GPCs differ in size, also from chip to chip, and the
-    multiprocessors of a GPC that do not form a whole cluster stay idle. A grid with one cluster more than this
-    number takes twice as long.
+    A cluster runs within one graphics processing cluster (GPC) of the GPU. GPCs differ in size, also from chip to chip,
+    and the multiprocessors of a GPC that do not form a whole cluster stay idle. A grid with one cluster more than the
+    returned number takes twice as long.
     """
     known = _CLUSTERS[min(most, len(_CLUSTERS)) - 1]
     return max(1, known[blocks - 1] * units * most // (UNITS * min(most, len(_CLUSTERS))))
@@ -111,11 +112,12 @@ def spread(kernel: Kernel, count: int, units: int, blocks: int) -> bool:
 
 
 def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
-    """Number of blocks that share the tiles of the last round; 0: blocks share no tiles.
+    """Number of blocks that share the tiles of the last round; 0 if blocks share no tiles.
 
-    `count` tiles are computed in rounds, with one tile for each block that runs. If the last round has fewer tiles, all
-    these blocks can share its tiles: each computes a part of k. They do so if that takes less time. Sharing costs time,
-    because the end of each tile waits for the sums that other blocks have written to memory.
+    `count` tiles are computed in rounds. In each round, every block that runs computes one tile. If the last round has
+    fewer tiles than blocks, all blocks can share these tiles: each block computes a part of k. They do so if that takes
+    less time. Sharing costs time, because the end of each tile waits for the sums that other blocks have written to
+    memory.
     """
     p, at_once = kernel.params, room(units, resident(kernel), 1)
     rest = count % at_once
@@ -131,7 +133,7 @@ def _together(kernel: Kernel, rest: int, alone: float, blocks: int) -> float:
 
 
 def joined(kernel: Kernel) -> float:
-    """Additional seconds of blocks that share a tile: they wait for each other and add their partial sums."""
+    """Seconds of one join: the blocks that share a tile wait for each other, and exchange one tile of partial sums."""
     return _JOIN + 4.0 * kernel.params["BM"] * kernel.params["BN"] / _EXCHANGE
 
 
@@ -141,8 +143,8 @@ class _Grid(NamedTuple):
     Attributes:
         most: blocks per multiprocessor.
         step: elements of k per step of the kernel's loop.
-        column: seconds per step of a block alone on a multiprocessor.
-        busy: seconds per step of a group if the work of a group were spread over all units.
+        column: seconds that a block alone on a multiprocessor takes for one step.
+        busy: seconds that a group would take for one step if its work were spread over all units.
         startup: seconds to start a product.
         join: seconds to add up the sums of the blocks that share a tile.
         rooms: number of clusters that run at once, for each number of parts of k.
@@ -179,7 +181,8 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
 
     Groups run in rounds; a round is as many groups as can run at once. If a multiprocessor holds fewer blocks than it
     could, the blocks hide less of each other's latency, and the multiprocessor computes more slowly. If it holds
-    several blocks, running blocks hide the startup of others. `ordered`: each sum is one chain, and no tile is shared.
+    several blocks, running blocks hide the startup of other blocks. With `ordered` (reproducible=True), each sum is one
+    chain of multiply-adds, and blocks share no tile.
     """
     most, step, column, _, _, join, rooms, _, persistent, waits, shares = _grid(kernel, units)
     at_once, steps = rooms[cut - 1], -(-k // step) or 1

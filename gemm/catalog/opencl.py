@@ -4,8 +4,8 @@ The work-group is WGM x WGN work-items, or the size that the source requires. So
 
     a_*, b_*    the padded buffer or image that a kernel reads (gemm.backends.opencl.layout.Layout). Rows without a_*
                 and b_* read any strides
-    streams     the operand that a kernel reads from end to end at the speed of memory: 1 a, once for each column of
-                work-groups; 2 b, once for each row of work-groups
+    streams     the operand that a kernel reads from end to end at the speed of memory. 1: the kernel reads a once for
+                each column of work-groups. 2: the kernel reads b once for each row of work-groups
     busy        number of work-groups that keep a compute unit of a GPU busy; default 1
     step        k is computed in multiples of `step`; default BK
 """
@@ -21,10 +21,10 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 
 
 def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
-    """The row <op>gemm_<form> of kernels/opencl/<source>.cl.
+    """The catalog's row <op>gemm_<form>, whose source is kernels/opencl/<source>.cl.
 
-    Ordered accumulation in float32 needs denormals. Rows with HALF_SUMS sum in half (float16) and offer only medium
-    precision.
+    Ordered accumulation in float32 needs a device with denormals. Rows with HALF_SUMS sum in half (float16) and offer
+    only medium precision.
     """
     half = bool(rest.get("HALF_SUMS"))
     return typed_row(f"{op}gemm_{form}", "opencl", f"kernels/opencl/{source}.cl", about,
@@ -113,14 +113,16 @@ def _generic(op: str, form: str, source: str, about: str, **rest: Any) -> Kernel
 
 def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: int, *, direct: int = 0,
           **rest: Any) -> Kernel:  # fmt: skip
-    """Register tiles of padded operands, or, if `direct`, of operands in their original layout.
+    """A row of gemm_generic_tile, which computes with tiles in registers.
+
+    The kernel reads padded copies of the operands or, if `direct` is 1, the operands in their original layout.
 
     Args:
         group: rows and columns of a work-group, and its step along k.
         item: rows and columns of a work-item.
     """
     (bm, bn, bk), (tm, tn) = group, item
-    # `whole`: all work-items load the same number of vectors.
+    # The rule `whole` says that all work-items load the same number of vectors.
     whole = "BK * TM * TN % (4 * BN) == 0 and BK * TM * TN % (4 * BM) == 0"
     padded: dict[str, Any] = {} if direct else {"a_rows": bm, "a_cols": bk, "b_rows": bk, "b_cols": bn}
     where = "of operands in their original layout" if direct else "in local memory"
@@ -136,7 +138,7 @@ def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: in
 def _skinny(op: str, tm: int) -> Kernel:
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{_size(op)} * BK * TM <= local_memory"),
-                    swap="m > n and a == 'T'",  # few columns, and a has unit stride along m
+                    swap="m > n and a == 'T'",  # out has fewer columns than rows, and a has unit stride along m
                     auto_kinds=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 
@@ -146,7 +148,7 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any
                     legal=("BM * LANES <= TM * work_group",
                            f"{_size(op)} * (BN * (BK + 4) + 4 * BM * LANES // TM) <= local_memory",
                            f"{_size(op)} * BM * BN * (LANES + 1) <= TM * local_memory"),
-                    swap="m < n and b == 'T'",  # few rows, and b has unit stride along k
+                    swap="m < n and b == 'T'",  # out has fewer rows than columns, and b has unit stride along k
                     auto_kinds=("gpu",), space={"TM": (1, 2, 4), "BK": (256, 512, 1024), "LANES": (16, 32, 64)},
                     derived={"step": "4 * LANES"},
                     BM=bm, BN=bn, BK=bk, TM=tm, LANES=32, split=split, streams=1, a_rows=1, a_cols=1,
@@ -161,7 +163,7 @@ def _panel(op: str, vec: int) -> Kernel:
 
 
 def _packed(bm: int, bn: int, *, tm: int, tn: int) -> Kernel:
-    # `whole`: all work-items load the same number of blocks.
+    # The rule `whole` says that all work-items load the same number of blocks.
     whole = "BK * TM * TN % (16 * BN) == 0 and BK * TM * TN % (16 * BM) == 0"
     return _generic("s8s32", f"packed_{bm}x{bn}", "packed", f"four bytes an instruction, {tm}x{tn} outputs a work-item",
                     needs=("integer_dot_product",),
@@ -197,7 +199,7 @@ OPENCL: tuple[Kernel, ...] = (
     _intel_simd("h", (8, 4, 8), 16, half=1),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
-    # The sums of this tile do not fit into the 128 registers of Intel's GPUs.
+    # The sums of this row's tile do not fit into the 128 registers of Intel's GPUs.
     _tile("s", (128, 128, 8), (16, 8), 128, excluded_features=_SHUFFLING),
     _tile("s", (64, 64, 16), (8, 4), 384),
     _tile("s", (64, 32, 16), (4, 4), 640),

@@ -5,10 +5,10 @@
     c = gemm.dask.matmul(da.from_zarr("a.zarr"), da.from_zarr("b.zarr"))
     c.to_zarr("c.zarr")
 
-The functions only build a graph; dask computes it when the result is requested. Each worker multiplies on its best
-backend, or on the backend that its dask configuration names (`gemm.backend`, or DASK_GEMM__BACKEND in the environment).
-The tasks of a worker share the worker's threads: see `gemm.dask.tasks.sharing`. Tasks are named gemm-matmul and
-gemm-tensordot. docs/scale.md gives the costs.
+The functions only build a graph; dask computes the graph when the result is requested. Each worker multiplies on its
+best backend, or on the backend that its dask configuration names (`gemm.backend`, or DASK_GEMM__BACKEND in the
+environment). The tasks of a worker share the worker's threads: see `gemm.dask.tasks.sharing`. Tasks are named
+gemm-matmul and gemm-tensordot. docs/scale.md gives the costs.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def gemm(
         contraction: how the blocks along k are summed; docs/scale.md compares the ways.
             "sum": one task for each block of k, and a tree of sums over the tasks' results, as in dask's own matmul.
             Partial sums of float16, bfloat16 and fp8 are float32.
-            "fused": merge the blocks of k, and contract all of k in one task. "fused" needs fewer tasks and no
+            "fused": merge the blocks of k, and sum over all of k in one task. "fused" needs fewer tasks and no
             partial sums, but each task holds a row of blocks of a and a column of blocks of b in memory.
             "chain": for real floating-point numbers. One task for each block of k continues from the sums of the
             previous task, on the CPU.
             "auto": "fused" if the merged blocks are no larger than a chunk may be (see `chunks`), and if merging moves
             no more elements than the partial sums have; otherwise "sum". With reproducible=True: "fused" or "chain".
         chunks: "auto": keep the operands' chunks if they agree along k, if none exceeds dask's `array.chunk-size`, and
-            if each task has enough work. Otherwise `gemm.dask.chunks` chooses the chunks. A size, such as "32 MiB": as
-            "auto", with this limit. None: always keep the operands' own chunks; along k, the chunks of a. A task needs
-            about four times the limit in memory.
+            if each task has enough work. Otherwise `gemm.dask.chunks` chooses the chunks. A size, such as "32 MiB": the
+            same as "auto", with this limit instead of dask's. None: always keep the operands' own chunks; along k, the
+            chunks of a. A task needs about four times the limit in memory.
 
     Returns:
         A dask array. Its computed elements are within the error bounds of `gemm.gemm`.
@@ -135,7 +135,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2, *, dtype: DTypeLike | None = None, 
 
 
 def _fuses(x: Operand, y: Operand, summed: tuple[str, ...], kind: DType) -> bool:
-    """The result of `fuses` for the matrix product that computes the tensordot of x and y."""
+    """The result of `fuses` for the matrix product that computes the tensordot of x and y over the labels `summed`."""
     k, parts = (math.prod(f(x.chunks[name]) for name in summed) for f in (sum, len))
     m, n = (o.array.size // max(k, 1) for o in (x, y))
     rows, columns = (
@@ -155,11 +155,11 @@ def _product(
     x, y = (_labelled(arrays[name], name, trans) for name, trans in (("a", options.trans_a), ("b", options.trans_b)))
     batch = stacked(max(len(x.labels), len(y.labels)) - 2)
     kept = (*batch, *(label for label in (ROW, COLUMN) if label in x.labels + y.labels))
-    if asked.problem.k == 0:  # or alpha = 0, for which `asked` has k = 0, too: a and b are not read
+    if asked.problem.k == 0:  # a and b are not read; alpha = 0 also leads here, because `normalise` then sets k = 0
         x, y = _without_depth(x), _without_depth(y)
     contraction = _contraction(contraction, options.reproducible, kind)
     if contraction == "ordered" and not all(isinstance(o.array._meta, np.ndarray) for o in (x, y)):
-        contraction = "fused"  # a chain runs on the CPU only, and not all operands are NumPy arrays
+        contraction = "fused"  # a chain runs on the CPU only, but some blocks are not NumPy arrays
     x, y = rechunked(x, y, kind, chunks, contraction)
 
     sizes = {**y.chunks, **x.chunks}
@@ -191,9 +191,12 @@ def _wide(kind: DType) -> DType:
 
 
 def _contraction(asked: str, reproducible: bool, kind: DType) -> str:
-    """The validated `contraction`, in which "auto" is replaced if reproducible=True fixes the order of sums.
+    """Check the argument `contraction`, and return it. With reproducible=True, replace "auto".
 
-    "auto" becomes "ordered" (see `rechunked`) for real floating-point numbers, and "fused" for complex numbers.
+    Instead of "auto", return "ordered" (see `rechunked`) for real floating-point numbers, and "fused" for complex
+    numbers. Sums of integers and booleans have the same bits in any order, so their "auto" remains.
+
+    Raises ValueError if the argument is not valid for these numbers.
     """
     if asked not in CONTRACTIONS:
         raise ValueError(f"contraction must be one of {', '.join(CONTRACTIONS)}, not {asked!r}")
@@ -223,9 +226,9 @@ def _nothing(x: Any, *shape: int) -> np.ndarray:
 
 
 def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Options) -> Call:
-    """Check the arguments as `gemm.gemm` does, by a call with a stack of zero products, and return this call.
+    """Check the arguments as `gemm.gemm` does, and return the Call.
 
-    Raises ValueError, TypeError.
+    The Call is for a stack of zero products, so nothing is computed. Raises ValueError, TypeError.
     """
     a, b = arrays["a"], arrays["b"]
     ndim = max(a.ndim, b.ndim)
@@ -248,7 +251,7 @@ def _checked(arrays: dict[str, Any], scales: tuple[Scalar, Scalar], options: Opt
 
 
 def _labelled(array: Any, name: str, trans: Any) -> Operand:
-    """An operand with the labels of its axes. If `trans` transposes it, its last two labels are exchanged."""
+    """The array as an Operand with labels for its axes. If `trans` transposes it, the last two labels are exchanged."""
     if array.ndim == 1:
         return Operand(array, (DEPTH,))
     flip, _ = transposes(name, trans)
@@ -263,7 +266,7 @@ def _without_depth(x: Operand) -> Operand:
 
 
 def _bias(array: Any, along: str) -> Operand:
-    """A bias as an operand. An axis of length 1 gets a label of its own, because it is broadcast."""
+    """A bias as an Operand. The axis along which the bias is broadcast has length 1 and gets a label of its own."""
     if array.ndim == 1:
         return Operand(array, (along,))
     return Operand(array, ("every m", COLUMN) if array.shape[0] == 1 else (ROW, "every n"))

@@ -1,8 +1,8 @@
 """The rule that cuts products into blocks, and `rechunked`, which applies it to operands. docs/scale.md derives it.
 
 A task multiplies a block of m × k elements by a block of k × n elements. Three conditions determine the size of a
-block. A block is so large that scheduling a task takes little time compared with the task's arithmetic. A block is so
-small that each thread gets several blocks. A block never exceeds the memory limit.
+block. It must be so large that scheduling a task takes little time compared with the task's arithmetic. It must be so
+small that each thread gets several blocks. It must not exceed the memory limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gemm.core.problem import NARROW, DType, Ints
 from gemm.dask.tasks import COLUMN, DEPTH, ROW, Operand
 
 TILE = 384
-"""Long sides of blocks are multiples of this, so float32 and float64 kernels have no partial tiles at block edges."""
+"""Long sides of blocks are multiples of TILE, so float32 and float64 kernels have no partial tiles at block edges."""
 
 TASK_SECONDS = {"distributed": 1.5e-3, "local": 6e-5}
 """Scheduler time per task in seconds, measured by `benchmarks/scale.py`. A scheduler handles one task at a time."""
@@ -78,7 +78,7 @@ class Limits(NamedTuple):
 
 
 def choose(whole: Cut, limits: Limits, *, fused: bool) -> Cut:
-    """The lengths of the blocks into which to cut a product with the lengths `whole`. fused: do not cut k."""
+    """The lengths of the blocks into which to cut a product with the lengths `whole`. With `fused`, k is not cut."""
     m, k, n, batch = whole
     cells = limits.cells
     if not math.prod(whole):
@@ -101,12 +101,12 @@ def choose(whole: Cut, limits: Limits, *, fused: bool) -> Cut:
 
 
 def fuses(whole: Cut, blocks: Cut, cells: int, *, ordered: bool = False) -> bool:
-    """Whether contracting all of k in one task is better than summing blocks of k.
+    """Whether summing over all of k in one task is better than adding the results of one task for each block of k.
 
     One task then needs a panel of a and a panel of b: blocks that are merged along all of k. Two conditions must hold.
-    First, a panel has at most `cells` elements. Second, merging moves no more elements, k·(m + n), than the partial
-    sums have, m·n for each block of k. With `ordered` the second condition is dropped, because the parts of an ordered
-    sum cannot be computed in parallel anyway.
+    First, a panel has at most `cells` elements. Second, the k·(m + n) elements that merging moves are no more than the
+    elements of the partial sums: m·n for each block of k. With `ordered` the second condition is dropped, because the
+    parts of an ordered sum cannot be computed in parallel anyway.
     """
     m, k, n, _ = whole
     parts = -(-k // max(1, blocks.k))
@@ -115,7 +115,10 @@ def fuses(whole: Cut, blocks: Cut, cells: int, *, ordered: bool = False) -> bool
 
 
 def stacks(shape: Sequence[int], items: int) -> Ints:
-    """Chunk lengths along the axes of a stack, for about `items` products per chunk, filled from the innermost axis."""
+    """Chunk lengths along the axes `shape` of a stack, so that a chunk has about `items` products but never more.
+
+    A chunk first extends along the innermost axis.
+    """
     lengths = []
     for length in reversed(shape):
         lengths.append(max(1, min(length, items)))
@@ -190,7 +193,11 @@ def rechunked(x: Operand, y: Operand, kind: DType, chunks: Any, contraction: str
 
 
 def _cut(lengths: dict[str, int], stack: Sequence[str]) -> Cut:
-    """A Cut with these lengths along the labels; 1 along rows or columns that a vector lacks."""
+    """The size of a block as a Cut. `lengths` is {label of an axis: length}.
+
+    If the label of rows or columns is missing, because an operand is a vector, its length is 1. The Cut's batch is the
+    product of the lengths of the labels `stack`.
+    """
     m, k, n = (lengths.get(label, 1) for label in (ROW, DEPTH, COLUMN))
     return Cut(m, k, n, math.prod(lengths[label] for label in stack))
 

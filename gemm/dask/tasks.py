@@ -1,7 +1,7 @@
 """The graphs of products, and the tasks that run on workers.
 
-A graph has two steps: a dask blockwise operation over labelled axes, and a sum over the blocks along the contracted
-axes. The tasks are products of blocks, sums of these products, and the epilogue. Each worker chooses its own backend.
+A graph has two steps: a dask blockwise operation over labelled axes, and a sum over the blocks along the summed axes.
+The tasks are products of blocks, sums of these products, and the epilogue. Each worker chooses its own backend.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _used: dict[object, int] = {}
 def product(
     a: Any, b: Any, *more: Any, tasks: int, options: dict[str, Any], named: Sequence[str] = (), summed: int = 0
 ) -> Any:
-    """gemm.gemm of blocks, or gemm.tensordot if `options` contains "axes".
+    """Compute gemm.gemm of the blocks a and b, or gemm.tensordot if `options` contains "axes".
 
     Args:
         more, named: the blocks and the names of c and bias, if given.
@@ -61,7 +61,10 @@ def product(
 
 
 def continued(sums: Any, a: Any, b: Any, *, tasks: int, options: dict[str, Any]) -> Any:
-    """Continue an ordered product from `sums` with the next block of k, on the CPU; see `go_on`."""
+    """Return the sums of an ordered product that continues from `sums` with the next block of k, on the CPU.
+
+    a and b are the blocks of the operands for this block of k. See `go_on`.
+    """
     backend = _settled(options)["backend"]
     result = np.array(sums, order="C")
     with sharing(tasks):
@@ -148,7 +151,7 @@ class Finish(NamedTuple):
         alpha, beta, activation: as for `gemm.gemm`.
         dtype: the dtype of the result.
         dropped: whether the result lacks the axis of rows, and whether it lacks the axis of columns.
-        ordered: round as the end of an ordered accumulation does.
+        ordered: whether to round as the end of an ordered accumulation does.
     """
 
     alpha: Any
@@ -190,7 +193,8 @@ def sharing(tasks: int) -> Iterator[int]:
     shares use all threads, a further task therefore exceeds the worker's number of threads by one.
 
     A worker of dask.distributed has `nthreads` threads. dask's local schedulers divide gemm.get_num_threads() by
-    num_workers of dask's configuration, or by dask's count of CPUs. The synchronous scheduler runs one task at a time.
+    num_workers of dask's configuration, or, without this setting, by dask's count of CPUs. The synchronous scheduler
+    runs one task at a time.
     """
     try:
         limit = engine.get_num_threads()
@@ -232,7 +236,9 @@ def _settled(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(x: Any) -> Any:
-    """The block of an operand. For each label that the result lacks, dask wraps the block in a list of one item."""
+    """Return the block of an operand without the lists around it: dask wraps a block in a list of one item for each
+    label that the result lacks.
+    """
     while isinstance(x, list):
         (x,) = x
     return x
@@ -283,7 +289,9 @@ def blockwise(
     task: Callable[..., Any], operands: Sequence[Operand], labels: tuple[str, ...], dtype: DType, name: str,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """A dask array with these labels: `task` applied to all blocks."""
+    """A dask array whose axes have the labels `labels`, and whose blocks are the results of `task` for the operands'
+    blocks.
+    """
     meta = meta_from_array(operands[0].array._meta, len(labels), dtype)
     return da.blockwise(
         task, labels, *(x for operand in operands for x in operand), dtype=dtype, meta=meta, token=name,
@@ -314,7 +322,8 @@ def contract(
 def chain(x: Operand, y: Operand, kept: tuple[str, ...], name: str, options: dict[str, Any]) -> Any:
     """The dask array x · y with the labels `kept`, as an ordered accumulation along DEPTH.
 
-    Each block along DEPTH has one task, which continues from the sums of the task before it.
+    For each block of the result, there is one task for each block along DEPTH. A task continues from the sums of the
+    previous task.
     """
     sizes, arrays = da.core.unify_chunks(*x, *y)
     x, y = (Operand(array, own.labels) for array, own in zip(arrays, (x, y), strict=True))

@@ -112,10 +112,10 @@ class Batch:
             raise failures[0]
 
     def at_once(self, key: object, scales: tuple[Any, Any], count: int, columns: Sequence[Any]) -> list[Any] | None:
-        """The results of `count` products, or None if nothing was computed.
+        """Compute `count` products and return their results; or compute nothing and return None.
 
-        The products are computed only if their predicted total time is so short that the GIL need not be released, if
-        all of them are of one known kind, and if no other products are pending.
+        The products are computed only under three conditions: their predicted total time is so short that the GIL need
+        not be released, all of them are of one known kind, and no other products are pending.
         """
         memo = plan_cache.find(key)
         if memo is None or len(self):
@@ -125,8 +125,10 @@ class Batch:
         return list(found) if type(found) is tuple else found
 
     def take(self, products: Products, options: dict[str, Any]) -> None:
-        """Put the result of every product in `products.results`. Products are collected, launched together, or computed
-        immediately.
+        """Put the result array of every product in `products.results`.
+
+        Products are collected, launched together, or computed immediately. The results of collected products are not
+        complete yet.
         """
         results = products.results
         number, count = 0, len(results)
@@ -154,7 +156,7 @@ class Batch:
         if options.backend != "auto" or options.kernel is not None or min(a.ndim, b.ndim) < 2:
             return False
         axes = max(a.ndim, b.ndim)
-        # Views with the shape of the stack; the operands are not copied.
+        # x, y and z have the shape of the stack, but are views: the operands are not copied.
         x, y, z = (None if x is None else _stack([x] * count, axes) for x in (a, b, c))
         try:
             call = normalise(Given(x, y, z, alpha=alpha, beta=beta), options)
@@ -163,7 +165,10 @@ class Batch:
             return False
 
     def _send(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
-        """Compute `products` as one batched product of stacked operands."""
+        """Compute `products` as one batched product of stacked operands.
+
+        A single product, products of vectors, and a stack whose product fails are computed one by one (`_retry`).
+        """
         if len(products) == 1 or min(products[0][0].ndim, products[0][1].ndim) < 2:
             self._retry(options, alpha, beta, numbers, products)
             return
@@ -180,7 +185,7 @@ class Batch:
                 array[...] = result
 
     def _retry(self, options: Any, alpha: Any, beta: Any, numbers: list[int], products: list[Product]) -> None:
-        """Compute each of `products` separately."""
+        """Compute each of `products` separately. Store an error in `self._failed`, under the number of its product."""
         for number, (a, b, c, out) in zip(numbers, products, strict=True):
             try:
                 at_once(a, b, c, out=out, **named(options, alpha, beta))
@@ -203,7 +208,9 @@ def _stack(arrays: Sequence[np.ndarray], axes: int) -> np.ndarray:
 
 
 def _named(error: BaseException, number: int) -> BaseException:
-    """An error whose message names the product. It has the class of `error` if a message is enough to create it."""
+    """Return an error whose message names the product. Its class is that of `error`, if a message is enough to create
+    such an error; else RuntimeError.
+    """
     kind = type(error) if type(error) in (MemoryError, TypeError, ValueError, RuntimeError) else RuntimeError
     named = kind(f"product {number} of those that were pending: {error}")
     named.__cause__ = error
@@ -311,9 +318,9 @@ def _length(columns: Sequence[Any]) -> int:
 LEAST = 16
 """The minimum number of products for which gemm tries a pointer batch."""
 _SOON, _LATE = 4, 64
-"""After an attempt that found fewer than LEAST products of one kind, gemm makes the next attempt some products later:
-first _SOON products, twice as many after each further such attempt, but at most _LATE. The next attempt examines at
-most _LATE products.
+"""After a failed attempt, which found fewer than LEAST products of one kind, gemm makes the next attempt some products
+later: _SOON products after the first failed attempt, and twice as many after each further one, but at most _LATE. The
+next attempt examines at most _LATE products.
 """
 
 
@@ -321,7 +328,7 @@ class Products:
     """The products of one call of gemm_many, and their pointer batches.
 
     Attributes:
-        options: a key of plan_cache.memos, or an unhashable object if the products have no plan cache.
+        options: a key of plan_cache.memos; or an unhashable object, if the products cannot use the plan cache.
         scales: alpha and beta.
         columns: the operands `a`, `b`, `c` and `out` of all products.
         results: the list that receives the results. If the caller passed `out`, `results` is the column of `out`.
@@ -329,7 +336,7 @@ class Products:
 
     def __init__(self, options: Any, scales: tuple[Any, Any], columns: Sequence[Any], results: list[Any]) -> None:
         self.options, self.scales, self.columns, self.results = options, scales, tuple(columns), results
-        # The most products to examine in the next attempt, and the first product at which the attempt may start.
+        # The next attempt examines at most `_limit` products, and starts at product `_from` or later.
         self._limit, self._from = 1 << 30, 0
         self._pause = _SOON
 
@@ -338,8 +345,8 @@ class Products:
         return [item(column, number) for column in self.columns]
 
     def launch(self, number: int) -> int:
-        """Launch products from `number` on as one pointer batch. Returns the number of launched products; 0: none is
-        launched.
+        """Launch products from product `number` on as one pointer batch. Return the number of launched products, which
+        may be 0.
         """
         left = len(self.results) - number
         cache = plan_cache.find(self.options) if left >= LEAST and number >= self._from else None

@@ -1,8 +1,8 @@
 """Right-hand sides that are packed once for many products: `gemm.prepare`.
 
 Packing reads and writes all of b; for a device, b is also transferred. In a product with many rows, the arithmetic
-takes much longer than packing. A product with few rows, such as a layer of a network that is applied to one input after
-another, spends more time on packing than on arithmetic. (MKL offers the same as cblas_?gemm_pack.)
+takes much longer than packing. A product with few rows spends more time on packing than on arithmetic. An example is a
+layer of a network that is applied to one input after another. (MKL offers packed operands as cblas_?gemm_pack.)
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Prepared:
         self.dtype = kept.dtype
         self._plan, self._kept = plan, kept
         memory = kept.owner.memory
-        # b in the plan cache's keys: for CPU products, the packed array; for products on a device, None, because the
-        # cached launches already contain the packed matrix.
+        # In the plan cache, `_repeated` replaces b. For products on the CPU, `_repeated` is the packed array. For
+        # products on a device, it is None, because the cached launches already contain the packed matrix.
         self._repeated = memory if isinstance(memory, np.ndarray) else None
         # This array replaces b in the checks of shapes. It has one element in memory and keeps no large array alive.
         self._shape_of_b = np.broadcast_to(np.zeros((), kept.dtype), kept.shape)
@@ -96,8 +96,9 @@ class Prepared:
         return _unpickled, (kernel, self._plan.problem, self.shape, self.dtype, self._repeated)
 
     def product(self, given: Given, options: Options) -> Any:
-        """alpha · op(a) · self + beta · c, with the arguments of `gemm.gemm` in `given` and `options`; b in `given` is
-        this object.
+        """Return alpha · op(a) · self + beta · c.
+
+        `given` and `options` have the arguments of `gemm.gemm`; b in `given` is this object.
         """
         used = (given.a, self._repeated, *given[2:])
         began, cache = plan_cache.begin(options, self._caches)
@@ -117,7 +118,7 @@ class Prepared:
         return call.finish()
 
     def _check(self, options: Options) -> None:
-        """Raises ValueError if the matrix was not prepared for these options."""
+        """Raise ValueError if the matrix was not prepared for these options."""
         if options.trans_b not in (False, "N", "n"):
             raise ValueError("pass trans_b to prepare(b, trans_b=...): gemm does not transpose a prepared b")
         backend, kernel, row = options.backend, options.kernel, self._plan.kernel
@@ -131,8 +132,8 @@ class Prepared:
             )
 
     def _call(self, given: Given, options: Options) -> Call:
-        """Check the arguments and return the Call. For host operands, the Call's b only has the right shape; its
-        elements mean nothing.
+        """Check the arguments and return the Call. If a is in host memory, the Call's b has the right shape and dtype,
+        but arbitrary elements.
         """
         there = isinstance(interop.wrap(given.a, "a"), DeviceView)
         given = given._replace(b=self._kept if there else self._shape_of_b)
@@ -148,7 +149,7 @@ class Prepared:
         return call
 
     def _launched(self, call: Call) -> Launch:
-        """Launch `call`, whose b is the packed matrix, and return the launch."""
+        """Launch `call`, whose b is the packed matrix. Return the launch, which can be repeated for other operands."""
         made, ordered = self._plan, self._plan.problem.reproducible
         alike = made.kernel.ordered and registry.backend(made.kernel.backend).keeps_alike
         if call.problem.reproducible and not (ordered or alike):

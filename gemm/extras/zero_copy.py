@@ -23,8 +23,8 @@ _LARGE = 4096
 def empty(shape: int | Sequence[int], dtype: DTypeLike = float, device: str | None = None) -> np.ndarray:
     """A new uninitialised NumPy array that products on `device` can use without copying it.
 
-    If the device shares memory with the host, the array is in mapped memory of the driver. Integrated GPUs and CPU
-    runtimes of OpenCL share memory. While a product with such an array runs, the array's memory belongs to the device:
+    If the device shares memory with the host, as integrated GPUs and OpenCL's CPU runtimes do, the array is in memory
+    that the driver has mapped. While a product with such an array runs, the array's memory belongs to the device:
     other threads must not access the array, and their products with the array wait. The rows of such an array may be
     padded; the array is then not contiguous. On other devices, and with fewer than two axes, the array is in normal
     page-aligned memory, and products copy it.

@@ -4,10 +4,10 @@ The cost model knows rates. It does not know how a driver copies, pages and cach
 similar for similar products. For host operands the error depends on the device and the type, because transfers take
 most of the time. For operands in device memory the error depends on the kernel.
 
-One table stores, for each class of products, measured time ÷ predicted time. `gemm tune` writes the table
-(gemm.tune.calibrate). The running process replaces entries that its own measurements contradict. A class without a
-measurement takes the mean of its neighbours: the classes in which one size is one octave (a factor of 2) smaller or
-larger. If no neighbour was measured either, the prediction stays unchanged.
+A class of products is all products whose sizes round to the same powers of two. One table stores, for each class,
+measured time ÷ predicted time. `gemm tune` writes the table (gemm.tune.calibrate). The running process replaces entries
+that its own measurements contradict. A class without a measurement takes the mean of its neighbours: the classes in
+which one size is half or twice as large. If no neighbour was measured either, the prediction stays unchanged.
 
 The running process times only products whose choice is in doubt: products of host arrays for which another device is
 predicted to take at most `DOUBT` times as long as the chosen device. In each class the first product warms up, and the
@@ -32,19 +32,20 @@ from gemm.core.problem import Device, Ints, Plan, Problem
 from gemm.select import probe, verification
 
 DOUBT = 4.0
-"""A choice is in doubt if predicted time on another device ÷ predicted time on the chosen device is at most this."""
+"""A choice is in doubt if predicted time on another device ÷ predicted time on the chosen device is at most DOUBT."""
 TIMES = 3
 """Number of products of a class that are timed on a device."""
 PRIOR, NEARBY = 0.1, 0.25
-"""Weights in the mean: PRIOR for the uncorrected prediction, NEARBY for a neighbour's measurement. A measurement of the
-class itself has the weight 1."""
+"""Weights in the mean of `_mean`: PRIOR for the uncorrected prediction, NEARBY for a neighbour's measurement. A
+measurement of the class itself has the weight 1."""
 MOST = 8.0
 """Limit of measured ÷ predicted. A larger ratio has a cause outside the model, such as other load."""
 
 Class = Ints
 """A class of products: the sizes rounded to powers of two (`Problem.octaves`)."""
 Subject = tuple[str, str]
-"""(device key, name). The name is the type of host operands, or the label of a kernel for operands in device memory."""
+"""What an entry of the table is about: (device key, name). For host operands, the name is their type. For operands in
+device memory, the name is the label of the kernel."""
 Table = dict[Subject, dict[Class, float]]
 """{subject: {class: logarithm of measured ÷ predicted}}."""
 
@@ -67,12 +68,15 @@ def adapts() -> bool:
 
 
 def subject(kernel: Kernel, device: Device, problem: Problem) -> Subject:
-    """Return the subject whose calibration applies to a prediction for `problem`."""
+    """Return the Subject of the table's entries that correct predictions for `problem` on `kernel` and `device`."""
     return device.key, problem.dtype if problem.device == "host" else kernel.label
 
 
 def factor(whose: Subject, problem: Problem) -> float:
-    """Return the factor by which to multiply the prediction for `problem`. `whose` is the result of `subject`."""
+    """Return the factor by which to multiply the prediction for `problem`; 1.0 if nothing similar was measured.
+
+    `whose` is the result of `subject`.
+    """
     if problem.places or not (whose in stored() or whose in _seen):
         return 1.0
     return _mean(whose, problem.octaves, problem.reproducible)
@@ -81,8 +85,9 @@ def factor(whose: Subject, problem: Problem) -> float:
 def _mean(whose: Subject, at: Class, reproducible: bool) -> float:
     """Return the factor of class `at`: e to the power of a weighted mean of logarithms.
 
-    The mean is over the class's own measurement, or else over its neighbours along each axis. In both cases the mean
-    includes a 0 with the weight PRIOR, which stands for the uncorrected prediction.
+    If the class itself was measured, its measurement is the only one in the mean. Otherwise, the mean has the
+    measurements of its neighbours. In both cases the mean includes a 0 with the weight PRIOR, which stands for the
+    uncorrected prediction.
     """
     known = ChainMap({} if reproducible else _seen.get(whose, {}), stored().get(whose, {}))
     if at in known:
@@ -113,12 +118,12 @@ verification.forgetful.append(stored.cache_clear)
 
 
 def observe(whose: Subject, at: Class, value: float) -> None:
-    """In this process, set the entry of subject `whose` and class `at` to `value`, which `error` has returned."""
+    """Set this process's table entry for subject `whose` and class `at` to `value`, a logarithm from `error`."""
     _seen.setdefault(whose, {})[at] = value
 
 
 def keep() -> None:
-    """Store the table on disk for later processes on this machine."""
+    """Add this process's measurements to the table on disk, for later processes. Clear the cached choices."""
     table = {whose: stored().get(whose, {}) | _seen.get(whose, {}) for whose in sorted({*stored(), *_seen})}
     rows = [(*whose, at, value) for whose, known in table.items() for at, value in sorted(known.items())]
     disk_cache.store(probe.entry("costs"), json.dumps(rows).encode())
@@ -136,7 +141,7 @@ def _kind(plan: Plan) -> tuple[Subject, str, Class]:
 
 
 def doubtful(plan: Plan) -> bool:
-    """Whether the caller must time the product of `plan` and call `learn`."""
+    """Whether the choice of `plan` is in doubt, so that the caller must time the product and call `learn`."""
     return (
         plan.rival <= DOUBT * plan.seconds
         and not (plan.problem.reproducible or plan.problem.places)
@@ -151,7 +156,7 @@ def learn(plan: Plan, seconds: float) -> None:
     count, deviation = _timed.get(kind, (0, math.inf))
     model = plan.seconds / plan.factor
     if count:
-        deviation = min(deviation, error(seconds, model))  # other load only adds time: the least ratio is the truest
+        deviation = min(deviation, error(seconds, model))  # other load only adds time: the least ratio is most accurate
         observe(whose, at, max(deviation, math.log(_mean(whose, at, True))))
     _timed[kind] = count + 1, deviation
     # Decide only after all TIMES measurements, because other load may have slowed a single measurement. The plan cache

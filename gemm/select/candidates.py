@@ -1,7 +1,8 @@
 """Find the candidates for a kind of products, and a lower bound of each candidate's time.
 
-A candidate is a row of the catalog on a device. A `Lineup` has all candidates for one kind. Two products are of the
-same kind if their Problems agree in all fields except the sizes, the layout, alpha, beta and `places`.
+A row is a kernel with the parameters that the catalog gives to it (gemm.catalog.Kernel). A candidate is a row on a
+device. Two products are of the same kind if their Problems agree in all fields except the sizes, the layout, alpha,
+beta and `places`. A `Lineup` has all candidates for one kind.
 
 A row that is ruled out for a kind is ruled out for each product of that kind. The candidates of a kind are therefore
 found once and cached. For a product, only the few candidates whose lower bounds are least get a predicted time.
@@ -39,8 +40,8 @@ class RowOnDevice:
         lead: the factor by which comparisons multiply the candidate's predicted time. It is more than 1 for third-party
             rows, for two reasons: two measurements of the same rate differ by that much, and the fast path for repeated
             products covers our own kernels only.
-        subject: the subject of the calibration of the row with the catalog's parameters.
-        bound: the lower bound of predictions; absent if the row is ruled out.
+        subject: the key of the calibration entries (calibration.Subject) for the row with the catalog's parameters.
+        bound: the lower bound of the row's predicted times; absent if the row is ruled out.
     """
 
     def __init__(
@@ -74,7 +75,10 @@ class RowOnDevice:
             self.bound = cost.Bound(row, device, measured, moved=example.device == "host", least=least)
 
     def weigh(self, asked: Problem) -> Candidate:
-        """Return the row with its parameters for the product `asked`, and its predicted time or a refusal."""
+        """Return the Candidate for the product `asked`: the row with the most trusted parameters that may be used.
+
+        The result has the predicted time, or says in `why_not` why the row cannot be chosen.
+        """
         row, device, why_not = self.row, self.device, self.why_not
         if why_not:
             return Candidate(row, device, why_not=why_not)
@@ -136,8 +140,7 @@ class Lineup:
 
     Attributes:
         all: all candidates, in the order of the catalog.
-        able: {device: (index in `all`, candidate) of each candidate on that device that can compute a product of this
-            kind}.
+        able: {device: [(index in `all`, candidate), ...]}, without the candidates that are ruled out for this kind.
     """
 
     def __init__(self, all: Iterable[RowOnDevice]) -> None:
@@ -148,7 +151,7 @@ class Lineup:
                 self.able.setdefault(each.device, []).append((place, each))
 
     def bounds(self, problem: Problem) -> list[tuple[bool, float, int]]:
-        """Return (whether it is the last resort, bound in seconds, index in `all`) for each candidate in `able`."""
+        """Return (`last_resort`, lower bound in seconds, index in `all`) of each candidate in `able`."""
         flops, moved, found = problem.flops, problem.moved, list[tuple[bool, float, int]]()
         for rows in self.able.values():
             # For operands in host memory, one calibration factor applies to all kernels of the device.
@@ -162,7 +165,7 @@ class Lineup:
 def lineup(
     example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, *, host: bool, trusting: bool
 ) -> Lineup:
-    """Return the catalog rows that `backend` and `kernel` admit, on each device that `backend` admits.
+    """Return the Lineup of the catalog rows that `backend` and `kernel` admit, on each device that `backend` admits.
 
     Args:
         host: whether to return the rows that compute in host memory. If not, all other rows are returned.
@@ -184,7 +187,8 @@ def lineup(
             continue
         for device in devices:
             if ":" not in backend or backend in (*ALL, device.key):
-                # Third-party rows, and rows that suit only some products, are measured first unless they are asked for.
+                # Third-party rows, and rows that suit only some products, must be verified by the probe before they are
+                # chosen, unless the caller or GEMM_CPU_ISA names them.
                 asked = kernel is not None or backend.startswith(row.backend if row.third_party else row.target)
                 asked = asked or os.environ.get("GEMM_CPU_ISA") == row.target
                 trusted = trusting and (asked or not (row.third_party or row.suits))
@@ -194,7 +198,7 @@ def lineup(
 
 @lru_cache(256)
 def lineup_on(example: Problem, backend: str, kernel: str | None, facts: probe.Facts | None, device: Device) -> Lineup:
-    """Return the catalog rows that `backend` and `kernel` admit, on `device`, which holds the operands."""
+    """Return the Lineup of the catalog rows that `backend` and `kernel` admit, on `device`, which has the operands."""
     rows = admitted(backend, kernel, device.backend)
     return Lineup(RowOnDevice(row, device, example, facts, trusting=kernel is not None) for row in rows)
 
@@ -281,7 +285,7 @@ def unfit(row: Kernel, problem: Problem) -> str:
 def unavailable(row: Kernel, device: Device, *, reproducible: bool = False) -> str:
     """Return which features `row` needs and `device` lacks; or "".
 
-    If the row's types need the package ml_dtypes and it is not installed, the result says this instead.
+    If the row's types need the package ml_dtypes and the package is not installed, the result says so instead.
     """
     if kind := probe.missing_type(row):
         return needs_package(kind)

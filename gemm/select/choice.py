@@ -56,9 +56,11 @@ def choose(
 def _standing_in(
     found: Candidate | None, queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool
 ) -> tuple[Candidate | None, bool]:
-    """Return the fastest verified candidate, or a verified replacement while a faster candidate is being verified.
+    """Return (candidate, whether it is a replacement).
 
-    The second result is true for a replacement. The faster candidate is then being verified in the background.
+    The candidate is the fastest one that passes verification. If a faster one is not verified yet, its verification
+    starts in the background. Meanwhile a verified candidate replaces it, if one is fast enough (STAND_IN). Otherwise,
+    this function waits for verifications. The candidate is None if none passes.
 
     Args:
         found: the fastest candidate; `queue` has the others.
@@ -79,8 +81,8 @@ def _standing_in(
     latest = (soonest.seconds or 0.0) + STAND_IN
     if found is not None and (found.seconds or 0.0) <= latest:
         return found, True
-    # No verified candidate is fast enough to be the replacement. If the fastest row has `lazy_verify`, verify the
-    # simplest kernel of its device now: this takes a tenth of the time that verifying the fastest row takes.
+    # No verified candidate is fast enough to be the replacement. If the fastest kernel has `lazy_verify`, verify the
+    # simplest kernel on the same device now: this takes a tenth of the time that verifying the fastest kernel takes.
     if soonest.kernel.lazy_verify:
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
@@ -133,7 +135,7 @@ class _Queue:
         self._found: dict[int, Candidate] = {}
         # A heap of (last resort, seconds, index in `_all`, weighed). The NumPy reference is the last resort, whatever
         # its time. `weighed` is true after the candidate's time was predicted. Before that, `seconds` is the lower
-        # bound; afterwards, it is the predicted time multiplied by the candidate's lead.
+        # bound. Afterwards, `seconds` is the predicted time multiplied by RowOnDevice.lead.
         self._waiting: list[tuple[bool, float, int, bool]] = []
 
     def add(self, more: Lineup) -> None:
@@ -170,7 +172,7 @@ class _Queue:
     def rival(self, device: Device) -> float:
         """Return the seconds of the fastest candidate on a device other than `device`; infinity if there is none.
 
-        Third-party rows and the last resort do not count: a prediction that NumPy is as fast as our own kernels puts
+        Third-party kernels and the last resort do not count: a prediction that NumPy is as fast as our own kernels puts
         no choice in doubt. All candidates that are faster than the result are removed from the queue.
         """
         while (found := self.peek()) is not None and not self._waiting[0][0]:
@@ -180,7 +182,7 @@ class _Queue:
         return math.inf
 
     def weighed(self) -> list[Candidate]:
-        """Return all candidates with their times, in the order of the catalog."""
+        """Return all candidates in the order of the catalog, with their predicted times or why they cannot run."""
         return [self._found.get(n) or row.weigh(self._problem) for n, row in enumerate(self._all)]
 
 
@@ -202,7 +204,7 @@ def _considered(request: Request) -> _Queue:
         if not cost.a_device_could_win(problem, math.inf if best is None else best.seconds or 0.0) or not away(kind):
             return queue
         facts = facts or probe.soon()
-        if facts is None and best is not None:  # `best` is verified and computes products until the search ends
+        if facts is None and best is not None:  # the CPU computes such products until the search ends
             queue.searching = True
             return queue
     elif all(row.backend in HOST_BACKENDS for row in rows):
@@ -222,8 +224,8 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
     rows = admitted(backend, kernel, holder.backend)
     if not rows:
         raise ValueError(f"backend={backend!r} cannot access operands on {holder.key}; copy them to the host first")
-    # Rows with `lazy_verify` are verified without the probe, and operands on the device need no measured link. If all
-    # rows have `lazy_verify`, the probe's results are therefore not needed.
+    # Kernels with `lazy_verify` are verified without the probe, and operands on the device need no measured link. If
+    # all kernels have `lazy_verify`, the probe's results are therefore not needed.
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
         queue.facts = probe.soon() if backend == "auto" else probe.facts()
         queue.searching = queue.facts is None

@@ -4,9 +4,9 @@
 computes the terms of the formula. For a GPU whose number of multiprocessors is known, gemm.select.gpu_model computes
 them.
 
-The probe (gemm.select.probe) measures the rates once for each machine. Until then CPU rows use the guesses in the
-catalog. Small products go to the CPU, because moving their data to a device would take longer than the arithmetic. This
-rule needs no special case: it follows from the launch and transfer terms.
+The probe (gemm.select.probe) measures the rates once for each machine. Until then the CPU's kernels have the rates that
+the catalog guesses. Small products go to the CPU, because moving their data to a device would take longer than the
+arithmetic. This rule needs no special case: it follows from the launch and transfer terms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gemm.select import gpu_model
 from gemm.select.tuning_db import Record, timed
 
 FEW = 8
-"""On a device, a product with at most this many rows or columns takes only as long as reading its larger operand."""
+"""On a device, a product with at most FEW rows or columns takes only as long as reading its larger operand."""
 
 PACKING = 4
 """Time of packing an operand ÷ time of reading it, on a GPU. Packing reads and writes, at half the memory's rate.
@@ -30,7 +30,7 @@ Measured on an H200, 2026-11-24, in products of 6468 × 96 × 666 and in a batch
 """
 
 CONVERTED = 1e9
-"""Elements per second that NumPy converts, when the kernel does not accept the operands' type.
+"""Elements per second that NumPy converts if the kernel does not accept the operands' type.
 
 Measured from int8 to int32 on the host of an H200, 2026-11-24.
 """
@@ -45,14 +45,14 @@ ENDS = 12
 """On a GPU, each work-item initializes its outputs and stores them one by one. Both together take as long as ENDS steps
 along k.
 
-If k is small, this is most of the product's time. Measured on an H200, 2026-11-24.
+If k is small, they take most of the product's time. Measured on an H200, 2026-11-24.
 """
 
 GATHERED = 8
 """Loading one element by itself takes as long as this many multiply-adds.
 
-A GPU's OpenCL kernel that reads operands in place loads single elements where rows are not whole vectors. Measured on
-an H200, 2026-11-24: 3 to 5 in large products of several types, 7 to 15 in other products.
+A GPU's OpenCL kernel that reads operands in place loads single elements where the operand's rows are not whole vectors.
+On an H200, 2026-11-24, the measured value was 3 to 5 in large products of several types, and 7 to 15 in other products.
 """
 
 MOST_PASSES = 1.5
@@ -169,9 +169,10 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates, traff
     padded = device.key in problem.places[:2]  # gemm.empty pads rows and columns
     if (problem.device != "host" or padded) and not _in_place(kernel, problem, padded=padded):
         launch += rates.staged
-        # Packing reads an operand and writes it: two more passes. If the memory's rate is unknown, the time of one pass
-        # is estimated from the product itself. A product with at most FEW rows or columns takes as long as one pass. A
-        # larger product does more arithmetic for each element, so one pass is a smaller share of its time.
+        # Packing reads an operand and writes it: two more passes. If the device is no GPU or its memory's rate is
+        # unknown, the time of one pass is estimated from the product itself. A product with at most FEW rows or columns
+        # takes as long as one pass. A larger product does more arithmetic for each element, so one pass is a smaller
+        # share of its time.
         if rates.memory and device.kind == "gpu":
             packing = PACKING * sum(problem.sizes[:2]) / rates.memory
         else:
@@ -182,8 +183,8 @@ def _terms(kernel: Kernel, device: Device, problem: Problem, rates: Rates, traff
 class Bound:
     """A lower bound of `predict`: the same formula at the best rates, without terms that can only add time.
 
-    The bound ignores partial tiles and waves, layouts and alignment, packing, and type conversion. It is fast. It
-    excludes most kernels from the search for the fastest one.
+    The bound ignores partial tiles and waves, layouts and alignment, packing, and type conversion. It is computed fast.
+    It excludes most kernels from the search for the fastest one.
     """
 
     def __init__(
@@ -221,7 +222,8 @@ class Bound:
             flops: the problem's FLOPs.
             moved: (bytes sent to the device, bytes fetched from the device). The caller computes `flops` and `moved`
                 once for all kernels.
-            factor: the calibration factor of the problem, if it is the same for all kernels of the device.
+            factor: the calibration factor of the problem, if all kernels of the device have the same factor. None: use
+                the least factor of this kernel.
         """
         rates, traffic = self._rates, moved[0] + moved[1]
         if self._kernel.space and timed(self._kernel, self._device):
@@ -235,11 +237,11 @@ class Bound:
 
 
 def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> list[bool]:
-    """Return for each of a, b, c and out whether the device uses it in place in host memory.
+    """Return for each of a, b, c and out whether the device uses this array in place in host memory.
 
     `problem.places` must not be ().
     """
-    fits = _in_place(kernel, problem)  # whether a and b can be used in place; c and out always can
+    fits = _in_place(kernel, problem)  # whether a and b can be used in place; c and out can always be
     return [
         place == device.key
         or bool(place.isdigit() and rates.wrapped and int(place) >= rates.wrapped and (fits or at > 1))
@@ -250,7 +252,8 @@ def _stay(kernel: Kernel, device: Device, problem: Problem, rates: Rates) -> lis
 def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool:
     """Whether the kernel can read operands of `problem` in device memory in place, without packing.
 
-    It can if the operands consist of whole tiles, in the kernel's layout, and the kernel reads no image.
+    A kernel without the parameters a_rows and b_rows reads any strides, so it can. Another kernel can if it reads
+    neither images nor panels of b, and if the operands have its layout and consist of whole tiles.
 
     Args:
         padded: whether the operands are in memory whose padding makes all tiles whole.
@@ -282,8 +285,8 @@ def _launched(kernel: Kernel, problem: Problem) -> tuple[int, int, str, str]:
 def _streamed(kernel: Kernel, problem: Problem) -> float:
     """Return the bytes that a kernel which streams operands reads and writes.
 
-    A kernel that streams a (or b) reads it once for each column (or row) of work-groups. At most `MOST_PASSES` of these
-    passes count.
+    A kernel that streams a reads a once for each column of work-groups. A kernel that streams b reads b once for each
+    row of work-groups. At most `MOST_PASSES` of these passes count.
     """
     streams = kernel.params["streams"]
     (a, b, c, out), m, n = problem.sizes, problem.m, problem.n
@@ -322,7 +325,7 @@ def _work(kernel: Kernel, device: Device, problem: Problem) -> tuple[float, int]
       every unit busy. An element that is loaded by itself counts as GATHERED multiply-adds.
     - OpenCL device that is a CPU: the device runs the work-items in one row of a work-group as vectors, and runs no
       work-items outside the result. So m and n are padded to whole tiles, not to whole work-groups. The work-items of
-      an incomplete row run one by one, which counts extra.
+      an incomplete row run one by one. Each counts as SINGLE work-items, but together they count at most as a row.
     - Our own CPU kernels: neither padding nor idle units count, because these kernels have smaller tiles for the edges,
       and divide products among threads themselves.
     """

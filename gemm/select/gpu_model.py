@@ -1,7 +1,8 @@
 """The GPU model: the terms of the cost model for kernels of thread blocks, on a GPU that reports its multiprocessors.
 
-The catalog has the rate that each row reaches on an H200. The model scales this rate by the number of multiprocessors
-and the clock. No row is timed on the user's machine: there are so many rows that the user would wait too long.
+The catalog has the rate that each kernel reaches on an H200. The model scales this rate by the number of
+multiprocessors and the clock. No kernel's arithmetic is timed on the user's machine: there are so many kernels that the
+user would wait too long.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ SHARED for other kernels.
 Measured on an H200, 2026-11-22.
 """
 FEW = 8
-"""Kernels whose tiles have at most this many rows or columns stream an operand."""
-_SLOW_DOUBLES = 2  # rate of float32 / rate of float64 on an H200
+"""Kernels whose tiles have at most FEW rows or columns read an operand once from end to end."""
+_SLOW_DOUBLES = 2  # rate of float32 ÷ rate of float64 on an H200
 TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 """{layout of an operand: its layout in the transposed product}, in the letters of Problem.layout."""
 _ALONG_K, _ACROSS, _NEITHER = 1, 2, 4
@@ -97,7 +98,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     ):
         launch += APART
     count = groups * cluster
-    # The share of the elements that one multiprocessor computes, and the number of blocks that it runs at once.
+    # One multiprocessor computes `share` of all elements, and runs `together` blocks at once.
     share, together = 1 / min(count, units), min(-(-count // units), most)
     storing = 0.0
     compute += ALONE * alone * share / together**0.5  # other blocks' arithmetic hides a part of these copies
@@ -134,13 +135,14 @@ def _brought(
     for (size, along_k, moved, unaligned, transposed, vector), extent, other, block in (
         (ways[0], m, n, p["BN"]), (ways[1], n, m, p["BM"]),
     ):  # fmt: skip
-        aligned = size * (k if along_k else extent)  # bytes of a row, if rows are dense: a Problem has no strides
+        # Bytes of a contiguous line of the operand. A Problem has no strides, so gaps between lines are ignored.
+        aligned = size * (k if along_k else extent)
         elements = extent * k * batch
         if aligned % WIDE:
             moved = unaligned
         if moved:
             launch += LAUNCH
-            # How often packing copies each element singly: once if rows are not aligned, once more if it transposes.
+            # Packing copies each element singly: once if rows are not aligned, and once more if packing transposes.
             singly = (aligned % WIDE > 0) + transposed
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
@@ -173,8 +175,8 @@ class _Way(NamedTuple):
         unaligned: `moved` for rows that are not aligned to `WIDE` bytes.
         transposed: whether packing transposes the operand.
         vector: the least alignment of the operand's rows, in bytes, at which the kernel does not copy elements one by
-            one. 0: the kernel always copies them one by one. 1: it does the same, but the catalog row's `gflops`
-            include the time of these copies.
+            one. 0: the kernel always copies elements one by one. 1: the kernel does the same, but the kernel's `gflops`
+            in the catalog include the time of these copies.
     """
 
     size: int

@@ -37,9 +37,9 @@ def measure(backend: Backend, kernel: Kernel, device: Device, budget: float = 0.
     Operands are in device memory if the backend has device memory. `link` measures transfers separately.
 
     Small products are launched one after the other without waiting, by the fast path with which the plan cache repeats
-    a product. Otherwise overhead that is the same for all kernels would hide the differences between them. For kernels
-    that compute in host memory, the launch time is the constant `CALL`, because measured differences between their
-    launches are only noise.
+    a product. Otherwise the differences between kernels would be hidden by overhead that is the same for all of them.
+    For kernels that compute in host memory, the launch time is the constant `CALL`, because measured differences
+    between their launches are only noise.
     """
     dtype, types = types_of(kernel)
     resident = isinstance(on_device(backend, device, np.ones((1, 1), dtype)), DeviceView)
@@ -70,7 +70,7 @@ def _streamed(timed: Callable[..., float], kernel: Kernel, device: Device, launc
     streams = kernel.params.get("streams", 0) if device.kind == "gpu" else 0
     if not streams:
         return 0.0
-    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # the same for a, b and out
+    (rows, columns), itemsize = kernel.group, types_of(kernel)[1][0].itemsize  # a, b and out have the same type
     abreast = ABREAST * device.limits["compute_units"]
     m, n = (rows * abreast, columns) if streams & 1 else (rows, columns * abreast)
     most = min(READ, device.limits.get("max_alloc", READ)) // itemsize

@@ -1,9 +1,9 @@
 """The probe: find this machine's devices, verify and time their kernels in a worker, and store the results on disk.
 
-The worker is a child process, `python -m gemm.select.probe` (see gemm.select.worker). It loads each backend. On each
-device it verifies each kernel (gemm.select.verify) and measures the kernel's rates. It does the same for each kernel
-with the parameters that are shipped for the device or were tuned with another driver. Kernels with `lazy_verify` are
-verified later (gemm.select.verification).
+The worker is a child process, `python -m gemm.select.probe` (see gemm.select.worker). The worker loads each backend. On
+each device it verifies each kernel (gemm.select.verify) and measures the kernel's rates, with the catalog's parameters
+and with the parameters that are shipped for the device or were tuned with another driver. Kernels with `lazy_verify`
+are verified later (gemm.select.verification).
 
 If a step kills or hangs the worker, the kernel of that step counts as failed, and a new worker continues without it.
 """
@@ -47,7 +47,8 @@ class Facts:
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
         kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.problem.Rates}}.
-        memory: {device key: highest memory rate of its kernels}. Kernels without a memory rate of their own use it.
+        memory: {device key: highest memory rate that a kernel reached}. It is the rate of kernels without one of their
+            own.
         unavailable: {backend: cause and remedy}.
         deadly: {backend: how its driver killed or hung a process}.
         others: the number of cores that other processes used while the kernels were timed; 0.0 if it is not known.
@@ -77,6 +78,7 @@ class Facts:
         return None
 
     def rates(self, kernel: Kernel, device: Device) -> Rates | None:
+        """Return the measured rates of `kernel` on `device`; None if the kernel was not measured or failed."""
         record = self.of(kernel, device)
         if record is None or not record["ok"]:
             return None
@@ -84,10 +86,10 @@ class Facts:
         return rates if rates.memory else replace(rates, memory=self.memory.get(record["device"], 0.0))
 
     def link(self, device: Device) -> Rates | None:
-        """Return the rates of any one kernel that passed on `device`; None if there is none.
+        """Return the rates of any one kernel that passed verification on `device`; None if there is none.
 
-        The rates are for kernels whose times of arithmetic and memory accesses the GPU model predicts. For such kernels
-        only the rates of launches and transfers are used.
+        The caller uses only the rates of launches and transfers, as an estimate for every kernel on the device. The GPU
+        model predicts the times of arithmetic and memory accesses.
         """
         key = next((k for k, x in self.devices.items() if (x["name"], x["driver"]) == (device.name, device.driver)), "")
         return next((_rates(x) for (_, where), x in self.kernels.items() if where == key and x["ok"]), None)
@@ -98,7 +100,10 @@ def _rates(record: dict[str, Any]) -> Rates:
 
 
 class Recalled(dict[str, Facts | None]):
-    """{cache entry: the results in it}, read from disk at the first access; None if the entry does not exist."""
+    """{name of a cache entry: the results of a probe; None if the entry does not exist}.
+
+    An entry is read from disk at the first access.
+    """
 
     def __missing__(self, name: str) -> Facts | None:
         blob = disk_cache.load(name)
@@ -106,7 +111,7 @@ class Recalled(dict[str, Facts | None]):
 
 
 recalled = Recalled()
-"""The results of this process, or from disk. The absence of an entry is remembered, too."""
+"""The results of probes that this process has run or has read from disk. The absence of an entry is stored, too."""
 
 
 def facts(*kind: str) -> Facts | None:
@@ -136,9 +141,10 @@ def soon() -> Facts | None:
 def devices(backend: str) -> tuple[Device, ...]:
     """Return the devices of `backend`.
 
-    A worker loads the drivers first. Its result is stored on disk, so this happens once for each set of drivers. If the
-    worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process. Callers
-    that compute no product use this function. `gemm info`, for example, can thus report a driver that kills processes.
+    A worker loads the drivers first. The result is stored on disk, so the worker runs once for each set of drivers. If
+    the worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process.
+    Callers that compute no product use this function. `gemm info`, for example, can thus report a driver that kills
+    processes.
     """
     if backend not in HOST_BACKENDS:
         found = recalled[entry()] or facts("drivers")
@@ -274,7 +280,7 @@ def _run_worker(task: Task, request: Line, lines: list[Line]) -> tuple[str | Non
     """Send `request` to the worker. Add the new lines of the answer to `lines`, and their kernels to request["skip"].
 
     Returns:
-        (last step that the worker began, or None; how the worker died or why it refused the request, or None).
+        (last step that the worker began, or None; how the worker died or why no worker could start, or None).
     """
     step = cause = None
     for line in task.child.ask(request, worker.timeout()):
@@ -318,7 +324,12 @@ def _check(request: Line) -> Iterator[Line]:
 
 
 def explore(request: Line) -> Iterator[Line]:
-    """Yield a line for each backend, device and kernel, except for those that the request skips; then the load."""
+    """Search for devices and, if the request says `verify`, verify and time their kernels.
+
+    Backends and kernels in the request's `skip` are left out. Yields a line before each step, and a line for each
+    unavailable backend, each device and each kernel. With `verify`, the last line has the number of cores that other
+    processes used meanwhile.
+    """
     from gemm.select.measure import measure
     from gemm.select.verify.suite import verify
 
@@ -355,13 +366,13 @@ def explore(request: Line) -> Iterator[Line]:
 
 
 def _variants(backend: str, device: Device) -> Iterator[Kernel]:
-    """Yield the rows that can run on `device`.
+    """Yield the kernels of `backend` that can run on `device` and that `auto` may choose there.
 
-    Each row comes first with the catalog's parameters, then with other parameters that need verification
+    Each kernel comes first with the catalog's parameters, then with other parameters that need verification
     (`tuning_db.variants`).
 
-    Rows with `lazy_verify` are left out, with one exception. If the GPU model predicts the device's times, the simplest
-    row of float32 is included, to measure the link between host and device.
+    Kernels with `lazy_verify` are left out, with one exception. If the GPU model predicts the device's times, the
+    simplest kernel of float32 is included, to measure the link between host and device.
     """
     plain = simplest(backend, "float32")
     for row in KERNELS:
@@ -374,7 +385,7 @@ def _variants(backend: str, device: Device) -> Iterator[Kernel]:
 
 
 def missing_type(row: Kernel) -> str:
-    """The name of a type of `row` that NumPy lacks because ml_dtypes is not installed; or ""."""
+    """Return the name of a type of `row` that NumPy lacks because ml_dtypes is not installed; or ""."""
     extra = [name for name in (row.dtype, *row.inputs) if name in EXTRA]
     return extra[0] if extra and _without_ml_dtypes() else ""
 

@@ -1,14 +1,14 @@
 """The tuning database: which parameters a kernel uses for a product.
 
 There are three sources of parameters. In order of priority: records tuned on this machine, records shipped with the
-package, and the values in the catalog.
+package, and the values in the catalog. In this module, a row is a kernel with the parameters from the catalog.
 
 The records of this machine are stored in the cache folder, one entry for each device. Imported records are stored in
-the same entries. The shipped records are the files gemm/tuned/*.json. They select devices by patterns, and the more
-specific pattern has priority.
+the same entries. The shipped records are the files gemm/tuned/*.json. They select devices by patterns. A pattern's
+level is "device", "architecture", "vendor" or "default"; records of the most specific level have priority.
 
 All records are stored as JSON documents of one format. Each group of records applies to one exact device ("device") or,
-in shipped files, to all devices that match ("match" and "level"):
+in shipped files, to all devices that match a pattern ("match" and "level"):
 
     {"schema": "gemm-tuning/1",
      "devices": [{"device": {"backend", "name", "platform"}, or
@@ -36,8 +36,8 @@ log = logging.getLogger("gemm")
 
 SHIPPED = Path(__file__).resolve().parents[1] / "tuned"
 NEAR = 1.0
-"""Greatest distance at which the measured rate of one class applies to another class. Neighbours along one axis have
-this distance.
+"""Greatest distance (`Class.distance`) at which the measured rate of one class applies to another class. Two classes
+have this distance if one of their sizes differs by a factor of 2.
 """
 SCHEMA = "gemm-tuning/1"
 FIELDS = ("backend", "name", "platform")
@@ -49,7 +49,8 @@ class Class(NamedTuple):
 
     Products are in the same class if their sizes round to the same powers of two and the layouts of a and b agree. The
     dtype is not part of the class, because each kernel has one dtype. The memory of the operands (host or device) is
-    not part of it either: the measurement includes packing, and the cost model adds the transfer (gemm.select.cost).
+    not part of the class either: the measurement includes packing, and the cost model adds the time of transfers
+    (gemm.select.cost).
     """
 
     sizes: Ints  # Problem.octaves
@@ -246,9 +247,9 @@ class _Of(NamedTuple):
     """Records of a row on a device.
 
     Attributes:
-        current: tuned with this driver and this version of the kernel.
-        old: tuned with another driver or version.
-        levels: shipped records, by level.
+        current: records tuned with this driver and this version of the kernel.
+        old: records tuned with another driver or another version of the kernel.
+        levels: [(level, the shipped records of this level), ...], the most specific level first.
     """
 
     current: list[Record]
@@ -264,13 +265,16 @@ def _of(row: Kernel, device: Device) -> _Of:
 
 
 def timed(row: Kernel, device: Device) -> bool:
-    """Whether the tuner has timed `row` on this device, with any driver or version."""
+    """Whether the tuner has timed `row` on this device, with any driver and any version of the kernel."""
     known = _of(row, device)
     return bool(known.current or known.old)
 
 
 def choices(row: Kernel, device: Device, problem: Problem) -> tuple[Choice, ...]:
-    """Return the parameters that a tunable `row` could use for `problem`: the most trusted first, the default last."""
+    """Return `row` with each set of parameters that it could use for `problem`, the most trusted first.
+
+    The catalog's parameters are the last.
+    """
     tuned = _tuned(row, device, class_of(problem)) if any(_of(row, device)) else ()
     return (*tuned, Choice(row, "default"))
 
@@ -340,7 +344,7 @@ def failure(row: Kernel, kernel: Kernel, device: Device, problem: Problem) -> st
 
 
 def _groups(blob: bytes | None, where: str = "its tuning records") -> list[Group]:
-    """Return the groups of a document; none, with a warning, if the document does not have this schema."""
+    """Return the groups of the document `blob`. If the document is not valid, log a warning and return []."""
     try:
         return [] if blob is None else parse(json.loads(blob))
     except ValueError as error:
@@ -379,7 +383,7 @@ def save(device: Device, records: Iterable[Record]) -> None:
 
 
 def forget() -> None:
-    """Clear the caches in memory; the next use reads the records from disk."""
+    """Clear the caches in memory, so that the next use reads the records from disk."""
     for each in (stored, _of, _tuned):
         each.cache_clear()
 

@@ -1,11 +1,11 @@
 """Verification: which kernels `auto` may choose on which devices.
 
-`auto` may choose a kernel that passed verification on the device and has not failed there. It uses no device that was
-lost in this process.
+`auto` may choose a kernel that passed verification on the device and has not failed there. `auto` uses no device that
+was lost in this process.
 
-The probe verifies kernels once for each device and driver. Some backends have too many rows to verify all of them in
-advance. Their rows have `lazy_verify`: a row is verified only when it is first about to be chosen. Like the probe, this
-verification runs in a worker (a child process) under a time limit. Results are stored on disk.
+The probe verifies kernels once for each device and driver. Some backends have too many kernels to verify all of them in
+advance. Their kernels have `lazy_verify`: such a kernel is verified only when it is first about to be chosen. Like the
+probe, this verification runs in a worker (a child process) under a time limit. Results are stored on disk.
 
 A product whose kernel is not verified yet waits some seconds for the result, unless another verified kernel can compute
 the product meanwhile (gemm.select.choice). A failure in this process is remembered until the process ends.
@@ -48,8 +48,8 @@ repeating: list[Callable[[], None]] = []
 
 _changes = count()
 generation = 0
-"""A number that changes after each event that choices depend on. It is part of the key of cached choices: a choice made
-before the event, but stored after it, is then never found."""
+"""A number that changes after each event that choices depend on. The number is part of the key of cached choices.
+Therefore a choice that was made before an event, but stored after the event, is never found."""
 
 
 def forget_choices(*, repeated: bool = True) -> None:
@@ -93,8 +93,8 @@ def failed(kernel: Kernel, device: Device) -> str:
 def unproven(kernel: Kernel, facts: Facts | None) -> bool:
     """Whether `kernel` is verified only when it is first about to be chosen.
 
-    The answer is yes if the kernel's row has `lazy_verify`. It is also yes while there are no results of the probe, for
-    a kernel with the catalog's parameters that computes outside of host memory.
+    The answer is yes for kernels with `lazy_verify`. Without results of the probe (`facts` is None), the answer is also
+    yes for a kernel with the catalog's parameters that computes outside of host memory.
     """
     early = facts is None and kernel.backend not in HOST_BACKENDS and kernel is BY_NAME.get(kernel.name)
     return kernel.lazy_verify or early
@@ -161,7 +161,7 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     unknown = [kernel for kernel in dict.fromkeys(kernels) if record(kernel, device) is None]
-    waiting = iter(unknown)  # the threads share it: each kernel goes to one of them
+    waiting = iter(unknown)  # the threads share this iterator, so each kernel goes to one thread
 
     def work(_: int) -> None:
         with worker.Child("gemm.select.probe") as child:
@@ -204,7 +204,7 @@ def _verify(kernel: Kernel, device: Device, child: worker.Child, stopped: Callab
     with _recording:
         here = probe.recalled[name]
         probe.recalled[name] = probe.Facts(_merged(here.lines if here else [], about, known))
-        if found.get("step") != "refused":  # "refused" says nothing about the kernel: the next process tries again
+        if found.get("step") != "refused":  # no worker could check the kernel: the next process tries again
             disk_cache.update(name, change)
 
 

@@ -1,10 +1,10 @@
 """Background work, for which a product need not wait, and the child processes that do it.
 
-A `Task` is one piece of background work: a search for devices, or the verification of a kernel. It has a key and a
-thread. Several callers that ask for the same key share one task while it runs. The command line, and calls that name a
-device, wait for the task. After `PATIENCE` seconds a log line says that they wait. Other calls do not wait: they choose
-a kernel by what is known so far. No lock is held while a task runs. After a fork the child process forgets its parent's
-tasks, because their threads do not exist in the child.
+A `Task` is one piece of background work: a search for devices, or the verification of a kernel. Each task has a key and
+a thread. Several callers that ask for the same key share one task while it runs. The command line, and calls that name
+a device, wait for the task. If they wait longer than `PATIENCE` seconds, a log line says so. Other calls do not wait:
+they choose a kernel by what is known so far. No lock is held while a task runs. After a fork the child process forgets
+its parent's tasks, because their threads do not exist in the child.
 
 A worker is a child process that loads drivers, because a driver may abort, hang or compute garbage. The worker process
 is `python -m MODULE` and calls `serve`, which answers each request on standard input with lines of JSON. The parent
@@ -118,7 +118,7 @@ def begin(key: object, what: str, work: Callable[[Task], None]) -> Task:
 
     Args:
         what: a description for log lines, such as "verifies ...".
-        work: does the work. It must store its result where callers look before they begin a task.
+        work: the function that does the work. It must store its result where callers look before they begin a task.
     """
     timeout()  # raises in the caller's thread if the setting is not valid
     with _lock:
@@ -131,7 +131,7 @@ def begin(key: object, what: str, work: Callable[[Task], None]) -> Task:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Make this thread's products wait for tasks inside the `with` block, for explanations and measurements."""
+    """Make this thread's products wait for tasks inside the `with` block, so that they use all results of the tasks."""
     this_thread.waits += 1
     try:
         yield
@@ -271,12 +271,12 @@ sys.path[:] = [folder for folder in sys.path if folder]
 import runpy
 runpy.run_module(sys.argv[1], None, "__main__")
 """
-"""A program that does what "-m" does, without the current folder in the path. The option "-P" would do that, too, but
-only from Python 3.11 on. Importing sys is safe because sys is built in."""
+"""A program that runs a module as "-m" does, but without the current folder in the path. The option "-P" would also
+leave out that folder, but exists only since Python 3.11. Importing sys is safe because sys is built in."""
 
 
 def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
-    """Put each line of the worker's answers into `lines`, then None at the end. Skip what drivers print."""
+    """Put each line of the worker's answers into `lines`, and None after the last line. Skip what drivers print."""
     assert process.stdout is not None
     with process.stdout as output:
         for text in output:
@@ -287,7 +287,7 @@ def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) 
 
 
 def serve(answer: Callable[[Any], Iterable[Line]]) -> None:
-    """Run in the worker process: answer each request until there are no more."""
+    """Run in the worker process: answer each request on standard input, until the input ends."""
 
     def say(line: Line) -> None:
         print(_MARK + json.dumps(line), flush=True)

@@ -1,8 +1,9 @@
 """Calibrate the cost model: time products of many classes on this machine, and store measured ÷ predicted time.
 
-For each type, products of host operands are timed first, on each device. Products of operands in device memory follow,
-each on the kernels with the least predicted times. Classes of products that programs use most come before other
-classes. Each product is timed a few times, and the least time counts. See gemm.select.calibration.
+For each type, products of host operands are timed first: on each device, with the kernel that has the least predicted
+time. Products of operands in device memory follow: on each device, with up to MOST kernels. The shapes that programs
+use most come before other shapes. If a device is a CPU, the shapes TINY come first for operands in its memory. Each
+product is timed a few times, and the least time counts. See gemm.select.calibration.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Such a product takes about as long as the device's runtime takes to start a work
 TYPES = ("float32", "float64", "float16", "int8")
 """Types of the operands. The result of int8 operands is int32."""
 SHARE = 0.01
-"""Limit for the predicted time of one product, as a share of the time budget. Each product is computed about five
-times."""
+"""Greatest predicted time of a product that is timed, as a share of the time budget. Such a product is computed about
+five times."""
 VERIFYING, VERIFIED = 8.0, 0.3
 """Kernels with `lazy_verify` that are not verified yet are verified only if the time budget exceeds VERIFYING seconds.
 No verification starts after the share VERIFIED of the budget is used."""
@@ -58,12 +59,13 @@ class Measurement:
 
 
 def calibrate(devices: Sequence[Device], until: float) -> Iterator[Measurement]:
-    """Time products, record measured ÷ predicted, and yield each result. The results are stored on disk at the end.
+    """Time products on `devices`, and yield each measurement.
 
-    Classes that are not timed before `until` keep their earlier calibration.
+    For the class of each product, record measured ÷ predicted time (see gemm.select.calibration). At the end, store the
+    table on disk. A class without a new measurement keeps its stored entry.
 
     Args:
-        until: the time.monotonic() at which to stop.
+        until: the value of time.monotonic() after which no further product is started.
     """
     calibration.forget()
     start = time.monotonic()
@@ -127,10 +129,10 @@ def _measured(device: Device, problem: Problem, patience: float) -> Iterator[Mea
 
 
 def _seconds(candidate: Candidate, problem: Problem, patience: float) -> float:
-    """Return the least seconds of several runs.
+    """Return the seconds of the product: the least of several measurements.
 
-    If the product is short and its operands are in device memory, a run is a sequence of up to 20 products, and the
-    mean time of these products counts.
+    If the product is short and its operands are in device memory, each measurement is the mean time of up to 20
+    products in a row.
     """
     kernel, device = candidate.kernel, candidate.device
     backend = registry.backend(device.backend)

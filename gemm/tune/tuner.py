@@ -1,10 +1,11 @@
 """The tuner: search for the best parameters of a device's kernels.
 
-The tuner proposes parameters, and a worker (a child process, `python -m gemm.tune.tuner`) checks and times them. A
-candidate here is a kernel with proposed parameters; a trial is its time or the cause of its failure.
+The tuner proposes parameters, and a worker (a child process, `python -m gemm.tune.tuner`) checks and times them. A row
+is a kernel with the parameters from the catalog. A candidate is a row with proposed parameters. A trial is the time of
+a candidate or the cause of its failure.
 
-Every trial is stored on disk before the next one starts, so an interrupted run can continue. A candidate that hangs or
-kills the worker costs only its own time. The tuner does not try it again with the same driver.
+Every trial is stored on disk before the next trial starts, so an interrupted run can continue. A candidate that hangs
+or kills the worker costs only its own time. The tuner does not try such a candidate again with the same driver.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HOPELESS = 4.0
 """The search for a kernel's parameters ends after the first trial if this trial is more than HOPELESS times as slow as
 the best trial of any kernel in the class."""
 SMALL = 48
-"""A space of at most this many points is searched completely. A point is one value for each parameter of the space."""
+"""A space of at most SMALL points is searched completely. A point is one value for each parameter of the space."""
 SAMPLES = 24
 """Number of random points that the search tries first in a larger space. Then it tries the neighbours of the best
 point, until no neighbour is better."""
@@ -56,8 +57,8 @@ ROUNDS = 9
 SAMPLE = 2e-3
 """Least duration of a timed sample, in seconds. A sample repeats the product if one product is shorter."""
 SLOW = 2.0
-"""Timing stops if the candidate is more than this many times as slow as the best candidate so far."""
-_LISTED = 8192  # greatest number of points that are checked against the rules; larger spaces are sampled
+"""Timing stops if the candidate is more than SLOW times as slow as the best candidate so far."""
+_LISTED = 8192  # greatest number of points whose legality is checked; from larger spaces, random points are taken
 
 Point = dict[str, int]
 
@@ -119,7 +120,10 @@ def tune(
 
 
 class _Search:
-    """The search for a row's best parameters. Known trials come from the disk, others from the worker."""
+    """The search for the best parameters of a kernel. Known trials come from the disk, others from the worker.
+
+    `row` is the kernel with the catalog's parameters.
+    """
 
     def __init__(
         self, child: Child, device: Device, row: Kernel, shape: tuple[int, int, int, int], layout: str, timing: float
@@ -140,11 +144,16 @@ class _Search:
         self._point = next(self._proposals, None)
 
     def run(self, until: float, best: float | None, most: int | None = None) -> Iterator[tuple[dict[str, int], Trial]]:
-        """Yield (parameters, trial) of each trial and, at the end of the search, of the best parameters again.
+        """Yield (parameters, result) for each set of parameters that the search tries.
+
+        The result is seconds or why the kernel failed. Results that are stored on disk are not measured again. When the
+        search has ended, time the best parameters once more (`_confirm`) and yield them again, unless an earlier run
+        has done that.
 
         Args:
             until: the time.monotonic() after which no trial starts.
-            best: seconds of the fastest row so far in this class of products, or None.
+            best: seconds of the fastest kernel so far in this class of products, or None. The worker stops timing
+                parameters that are much slower.
             most: greatest number of trials; None means no limit.
         """
         while self._point is not None and (most is None or most > 0):
@@ -177,7 +186,7 @@ class _Search:
             trial = str(answer["failed"])
         elif answer["ratio"] is None or not isinstance(best, float):
             trial = _rounded(answer["seconds"])
-        else:  # point and best point were timed in the same rounds: the effect of other load cancels out
+        else:  # both points were timed in the same rounds, so the effect of other load cancels out in their ratio
             trial = _rounded(answer["ratio"] * best)
         record = replace(record, trials={**record.trials, key_of(point): trial})
         if not isinstance(trial, str) and (not isinstance(best, float) or trial < BETTER * best):
@@ -187,9 +196,10 @@ class _Search:
         return trial
 
     def _confirm(self, until: float) -> None:
-        """Time the best and the catalog's values of the parameters again, in turns.
+        """Time the best values of the parameters again, in turns with the catalog's values.
 
-        The record keeps the best values only if they are clearly faster. Otherwise it gets the catalog's values.
+        The record keeps the best values only if they are clearly faster than the catalog's. Otherwise the record gets
+        the catalog's values.
         """
         assert self.record.params is not None
         best, default = self.record.params, {name: self.row.params[name] for name in self.row.space}
@@ -217,7 +227,7 @@ class _Search:
 
         Args:
             against: the parameters to time in turns with `point`, or None.
-            stop: seconds of the fastest row so far, or None. The worker stops timing a point that is much slower.
+            stop: seconds of the fastest kernel so far, or None. The worker stops timing a point that is much slower.
             until: the time.monotonic() at which the run's time is up.
         """
         known = self.facts.of(self.row.tuned(point), self.device) if self.facts else None
@@ -248,7 +258,7 @@ class _Search:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to four significant digits, because people read the file that stores the result."""
+    """Return `seconds` rounded to four significant digits, because people read the file that stores the result."""
     return float(f"{seconds:.4g}")
 
 
@@ -256,7 +266,7 @@ def _rounded(seconds: float) -> float:
 
 
 def points(row: Kernel, names: Mapping[str, int]) -> list[Point]:
-    """Return the points of `row`'s space that its rules admit.
+    """Return the points of `row`'s space that its rules (Kernel.legal) admit; in a very large space, only some of them.
 
     Args:
         names: values of the names in the rules: the sizes of the problem and the limits of the device.
@@ -336,12 +346,13 @@ def answer(request: Line) -> Iterator[Line]:
 
     The candidate is the request's `kernel` with its `params`. It is timed for about `budget` seconds, in turns with the
     same kernel with the parameters `against`, unless `against` is null. Timing stops early if the candidate is much
-    slower than `stop`, the seconds of the fastest row so far. A candidate that is the best one so far must also pass
+    slower than `stop`, the seconds of the fastest kernel so far. A candidate that is the best one so far must also pass
     the short checks of gemm.select.verify, unless the request says `verified`. A request without a kernel only loads
     the driver.
 
     The answer has a line {"step": "begin", "what": ...} for each stage. The last line is {"step": "trial", "seconds",
-    "ratio"} or {"step": "trial", "failed": cause}. The ratio is candidate's time ÷ time of `against`, or null.
+    "ratio"} or {"step": "trial", "failed": cause}. The ratio is the candidate's time ÷ the time with the parameters
+    `against`, or null.
     """
     name = request["device"]
     backend = registry.backend(name.partition(":")[0])
@@ -388,8 +399,8 @@ def _tried(backend: Backend, device: Device, row: Kernel, request: Line) -> Iter
 def _timed(field: Sequence[Callable[[int], float]], stop: float | None, budget: float) -> tuple[float, float | None]:
     """Return the median seconds of field[0], and the median over the rounds of the ratio field[0] / field[1].
 
-    Each function in `field` runs a given number of products and returns their mean seconds. The ratio is None if there
-    is no field[1]. Timing stops after two rounds if, in both rounds, field[0] takes more than `SLOW` times as
+    Each function in `field` computes a given number of products and returns their mean seconds. The ratio is None if
+    there is no field[1]. Timing stops after two rounds if, in both rounds, field[0] takes more than `SLOW` times as
     long as field[1], or more than `SLOW` times `stop`.
     """
     ending = time.perf_counter() + budget

@@ -129,8 +129,8 @@ _NARROW = 64
 def _next(kernel: Kernel) -> Kernel | None:
     """Return a kernel that multiplies the results of `kernel`; None if there is none.
 
-    The result is `kernel` itself if its operands have the type of its results, else the simplest kernel for operands of
-    that result type.
+    If the operands of `kernel` have the type of its results, return `kernel` itself. Otherwise return the simplest
+    kernel whose operands have the type of these results.
     """
     dtype, types = types_of(kernel)
     own = dtype == types[0] == types[1] and not kernel.inputs

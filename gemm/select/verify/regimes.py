@@ -1,9 +1,10 @@
 """The regimes of a kernel on a device: the paths that its launches can take, and a small product for each path.
 
-The path of a GPU kernel depends on three facts: whether the result has more tiles than run at the same time, whether
-the last wave is partial, and whether k is cut into parts. `launched` computes the path of a product with the same
-arithmetic as the launch itself. `regimes` does the inverse: it finds a small product for each path. The results of both
-functions depend only on the row of the catalog and the properties of the Device.
+A wave is a number of tiles of the result that run at the same time. The path of a GPU kernel depends on three facts:
+whether the result has more tiles than one wave, whether the last wave is partial, and whether k is cut into parts.
+`launched` computes the path of a product with the same arithmetic as the launch itself. `regimes` does the inverse: it
+finds a small product for each path. The results of both functions depend only on the kernel's row in the catalog and
+the properties of the Device.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Launched(NamedTuple):
 
     @property
     def waves(self) -> str:
-        """The kind of the waves, in words."""
+        """Whether the tiles need more than one wave and whether the last wave is partial, in words."""
         if self.tiles <= self.at_once:
             return "one wave"
         return "a last partial wave" if self.tiles % self.at_once else "whole waves"
@@ -102,7 +103,7 @@ def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
         way, (m, n, k) = launched(kernel, device, problem), (problem.m, problem.n, problem.k)
-        # A check spends most of its time on making the elements of a and b, and on comparing 8 outputs.
+        # `elements` estimates the time of a check, which makes the elements of a and b, and compares 8 outputs.
         elements = problem.batch * (m * k + k * n + 8 * m * n)
         name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), elements)
         if name not in best or rank < best[name][0]:

@@ -22,19 +22,21 @@ from gemm.core.problem import FP8, NARROW, Device, DeviceView, DType, Ints, Prob
 FAR = 1 << 31
 """The least offset in elements that does not fit into a signed 32-bit integer."""
 SPARSE = 96
-"""Greatest number of elements other than 0 in a row of a. A sum of this many ones fits into int8 and is exact in every
+"""Greatest number of elements other than 0 in a row of a. A sum of SPARSE ones fits into int8 and is exact in every
 type."""
 
 
 def types_of(kernel: Kernel) -> tuple[DType, list[DType]]:
-    """Return the type of a kernel's results and the types of a and b; float32 if the kernel takes any type."""
+    """Return (type of the kernel's results, [type of a, type of b]). For a kernel that takes all types: float32."""
     names = "float32" if kernel.dtype == "*" else kernel.dtype, *kernel.inputs
     dtype, *types = (operands.named(name, kernel.name) for name in names)
     return dtype, types or [dtype, dtype]
 
 
 def random_matrix(random: np.random.Generator, dtype: DType, shape: Ints) -> np.ndarray:
-    """Return random numbers. Integers take any value of their type; reals and complex parts are from -1 to 1."""
+    """Return an array of random numbers. Integers can have any value of their type. Other numbers are from -1 to 1; so
+    are both parts of complex numbers.
+    """
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return random.integers(info.min, info.max, shape, dtype, endpoint=True)
@@ -213,7 +215,7 @@ def unit(kernel: Kernel, dtype: DType, k: int) -> float:
 
 
 def shares(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, case: Case, how: Any) -> np.ndarray:
-    """Each element's error ÷ its error bound; inf for NaN, and for integers that are not exact.
+    """Return each element's error ÷ the element's error bound; inf for NaN, and for integers that are not exact.
 
     Args:
         out: the result, or a stack of results along additional axes at the front.
@@ -242,8 +244,8 @@ def shares(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, 
     size = matmul(np.abs(a).astype(wide), np.abs(b).astype(wide)) * abs(case.alpha)
     if c is not None:
         exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
-    # Where longdouble is no wider than double (macOS on Arm, MSVC), the error of the reference can be as large as the
-    # error that the result may have. The bound is doubled there.
+    # Where longdouble is no wider than double (macOS on Arm, MSVC), the reference can have an error as large as the
+    # permitted error of the result. On these systems the bound is doubled.
     bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * unit(how, a.dtype, case.k) * size
     if narrow:
         rounded = 2.0**-11 if dtype.name == "float16" else 2.0**-8

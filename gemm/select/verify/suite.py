@@ -40,9 +40,9 @@ Check = tuple[str, Callable[[], object]]
 
 
 def too_far(kernel: Kernel, device: Device) -> str:
-    """Return why c cannot reach beyond 2**31 elements on `device`, or "".
+    """Return why `device` cannot run the chain whose matrix c reaches beyond 2**31 elements; or "".
 
-    The check runs only if the device has four times the memory that the check needs.
+    This check runs only if the device has four times the memory that the check needs.
     """
     needed, limits = int(1.1 * FAR) * types_of(kernel)[0].itemsize, device.limits
     there = limits.get("memory_bytes") or limits.get("global_memory", 0)
@@ -99,9 +99,10 @@ def verify(backend: Backend, kernel: Kernel, device: Device) -> None:
 def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> list[Check]:
     """Return the checks as (name, function) in their order. A function raises Mismatch if its check fails.
 
-    All kernels have checks of single products against the error bound. If the device reports its number of units, there
-    are two more kinds of checks: for each regime (`regimes`), several launches one after the other without waiting; and
-    a chain of dependent products whose launches may overlap. The chain is in the regime with the fewest FLOPs.
+    All kernels have checks of single products against the error bound. If the device reports its number of compute
+    units, there are two more kinds of checks. For each regime (`regimes`), several products are launched one after the
+    other without waiting. In the regime with the fewest FLOPs, there is a chain of dependent products whose launches
+    may overlap.
 
     `full` adds:
 
@@ -112,8 +113,8 @@ def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tr
     - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. These operands use
       only a few pages of memory.
 
-    Kernels with ordered accumulation also have a check of their ordered bits. `left_out` returns the checks that this
-    kernel or this device cannot run, and which are therefore not in the result.
+    Kernels with ordered accumulation also have a check of their ordered bits. The result omits checks that this kernel
+    or this device cannot run; `left_out` returns them.
     """
     cases = (FULL if full else QUICK) + beyond(kernel)
     found: list[Check] = [(str(case), partial(check_single, backend, kernel, device, case)) for case in cases]
@@ -195,7 +196,7 @@ def stress(backend: Backend, device: Device, kernels: Sequence[Kernel], seconds:
 
 
 def _varied(kernel: Kernel, device: Device, dice: np.random.Generator) -> Problem:
-    """Return the product of a random regime. In half of the cases its sizes are changed by up to one half."""
+    """Return the product of a random regime. In half of the cases, change its sizes by up to 50 %."""
     found = list(regimes(kernel, device).values())
     problem = found[dice.integers(len(found))]
     if dice.integers(2):
