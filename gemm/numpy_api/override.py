@@ -79,8 +79,8 @@ class Using:
     def __exit__(self, *_: object) -> None:
         """End the innermost block of this object that is active in the current context.
 
-        If there is no such block, nothing happens: the call comes from another context (a generator was closed late),
-        or is one exit too many.
+        If there is no such block, nothing happens. Then the call either comes from another context (a generator was
+        closed late), or there were more exits than entries.
         """
         frame = active.get()
         while frame is not None and not (frame.live and frame.owner is self):
@@ -113,7 +113,10 @@ class Using:
 
 
 def _live(frame: Frame | None) -> Frame | None:
-    """The innermost frame from `frame` outwards whose block has not ended. A block may end in another context."""
+    """The innermost frame whose block has not ended, among `frame` and the frames around `frame`; or None.
+
+    Blocks may have ended in another context, so any of these frames may belong to a block that has ended.
+    """
     while frame is not None and not frame.live:
         frame = frame.outer
     return frame
