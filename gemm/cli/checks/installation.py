@@ -56,7 +56,7 @@ def variables() -> Iterator[Finding]:
         try:
             CpuBackend().devices()
         except (BackendUnavailable, ValueError) as error:
-            # Other causes are reported by other checks.
+            # Other checks report other causes.
             if isinstance(error, BackendUnavailable) and any(name in error.cause for name in set_ones):
                 yield Finding("error", error.cause, "the cpu backend is not available", error.remedy, "variables")
 
@@ -80,7 +80,9 @@ def versions() -> Iterator[Finding]:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            if found[3]:  # a requirement of some platforms; without pyopencl, `devices` says what is missing
+            # gemm requires this package only on some platforms. The package is pyopencl; the check `devices`
+            # (drivers.py) reports what is missing without it.
+            if found[3]:
                 continue
             yield Finding(
                 "error", f"{name} is not installed", f"gemm needs {line}", f'pip install "{line}"', "versions"
