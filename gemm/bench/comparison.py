@@ -42,13 +42,16 @@ number of cases finished since the last call (0 or 1)."""
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """A comparison. gemm.compare describes its document."""
+    """The result of a comparison. The docstring of gemm.compare describes its document."""
 
     document: Document
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
-        """Load a file that `gemm bench --compare --json` wrote. Raises ValueError, OSError."""
+        """Load a file that `gemm bench --compare --json` wrote.
+
+        Raises OSError if the file cannot be read, and ValueError if its content is not a comparison of this version.
+        """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -60,7 +63,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[Row]:
-        """The results, one row for each."""
+        """The results: one dictionary for each, whose keys gemm.compare describes."""
         found: list[Row] = self.document["results"]
         return found
 

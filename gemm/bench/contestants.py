@@ -28,7 +28,7 @@ PEERS = ("torch", "mkl", "blis", "blis-wheel", "clblast", "cupy", "torch-cuda")
 
 
 class Entry(NamedTuple):
-    """A device of a backend of this package as a contestant.
+    """A contestant that is a device of one of this package's backends.
 
     Attributes:
         kernel: the name of the kernel to use. None: dispatch chooses the kernel.
@@ -106,7 +106,7 @@ def enter_device_peer(
 
 
 def _called(entered: Contestant) -> Contestant:
-    """The contestant after its first call."""
+    """Call the contestant once, store the seconds of the call in `cold`, and return the contestant."""
     entered.cold = timed(entered.call)
     return entered
 
@@ -115,7 +115,14 @@ def _resident(
     send: Callable[[], Iterable[Any]], multiply: Callable[[Any, Any], object], finish: Callable[[], object],
     fetch: Callable[[], object],
 ) -> tuple[Callable[[], None], Callable[[int], None]]:  # fmt: skip
-    """`launch` and `offload` of a contestant on a device with its own memory. `send` copies the operands to it."""
+    """Return (launch, offload) for a Contestant on a device with its own memory.
+
+    Args:
+        send: copies the host operands to the device and returns both copies.
+        multiply: enqueues the product of two such copies.
+        finish: waits until the device has finished.
+        fetch: waits as well, and copies the result to the host.
+    """
     left, right = send()
 
     def launch() -> None:

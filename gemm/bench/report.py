@@ -28,7 +28,7 @@ THRESHOLDS = (
 LINKS_TITLE = "Transfers to and from devices"
 ROUGH = 0.3
 ROUGH_RATES = f"~: the middle half of the times spans more than {ROUGH:.0%} of the median."
-"""What the mark of a rough rate means: its interquartile range ÷ median is above ROUGH."""
+"""The explanation of the mark ~, for rates whose times have an interquartile range ÷ median above ROUGH."""
 NO_DEVICE = "There are no thresholds: a threshold needs the cpu backend and a device with its own memory."
 NONE_AHEAD = "No device is ahead of the cpu backend at the largest size of any series."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
@@ -103,7 +103,9 @@ def thresholds(document: Document) -> tuple[list[str], list[list[str]]]:
 
 
 def family(document: Document, name: str) -> tuple[list[str], list[tuple[str, str, list[Row | None]]]]:
-    """Head and lines of a family's table: name, shape, and the result of each contestant and mode, or None."""
+    """Head and lines of a family's table. A line has a product's name, its shape, and a list with a result or None for
+    each contestant and mode.
+    """
     rows = find(document["results"], family=name)
     columns: list[tuple[str, str, int]] = []
     found: dict[tuple[str, Shape], dict[tuple[str, str, int], Row]] = {}
@@ -187,7 +189,10 @@ def _sections(document: Document) -> str:
 
 
 def _headline(document: Document) -> str:
-    """The headline. How to measure again is in smaller letters below it, and no line ends within an option."""
+    """The headline as HTML. Advice on how to measure again follows in smaller letters, if there is any.
+
+    The browser does not break a line within the option --seconds 60 of this advice.
+    """
     advice, then, _ = headline(document).partition(verdicts.ADVICE)
     then = escape(then).replace("--seconds 60", '<span class="whole">--seconds 60</span>')
     return f'<p class="headline">{escape(advice.strip())}</p>' + (f"<p>{then}</p>" if then else "")

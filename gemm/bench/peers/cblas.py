@@ -28,8 +28,8 @@ BUILT = ""
 _NAME = "_gemm_peers_native"
 _FLAGS = ["-O3", "-ffp-contract=fast", "-Wno-psabi"]
 _OWN_SYMBOLS = ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)
-"""How libraries are loaded. They define the same symbols, and MKL makes its own global: without RTLD_DEEPBIND, the
-cblas_sgemm of BLIS would call MKL's sgemm_."""
+"""The flags with which libraries are loaded. BLAS libraries define the same symbols, and MKL makes its symbols global.
+Without RTLD_DEEPBIND, the cblas_sgemm of BLIS would call MKL's sgemm_."""
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _BYTES = ("uint8", "int8", "int32")
 """The types of a, b and out of MKL's gemm_s8u8s32, which takes the unsigned matrix first if matrices are row-major."""
@@ -88,7 +88,10 @@ def address(array: np.ndarray) -> Any:
 
 
 class Cblas(Peer):
-    """A library with cblas_sgemm, cblas_dgemm and so on, or some of them. wide: its integers have 64 bits, not 32."""
+    """A library with cblas_sgemm and possibly other functions of the C interface (cblas_dgemm, ...).
+
+    symbol: the format of the functions' names. wide: True if the library's integers have 64 bits, False if 32.
+    """
 
     compiled = True
 
@@ -150,7 +153,10 @@ class Cblas(Peer):
 
 
 def _layout(x: np.ndarray) -> tuple[int, int]:
-    """(CBLAS_TRANSPOSE, leading dimension) of a matrix or a stack. Raises Unable if neither axis has stride 1."""
+    """(CBLAS_TRANSPOSE, leading dimension in elements) of a matrix, or of each matrix of a stack.
+
+    Raises Unable if neither of the last two axes has a stride of one element.
+    """
     (rows, columns), (down, right) = x.shape[-2:], (stride // x.itemsize for stride in x.strides[-2:])
     # A matrix of one row may have any row stride, but BLAS demands a leading dimension of at least the row length.
     if right == 1:
@@ -177,7 +183,7 @@ def mkl() -> Cblas:
     folders = [Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")]
     if layer == "INTEL":
         for runtime in _files(folders, "libiomp5.so", "libiomp5md.dll"):
-            ctypes.CDLL(runtime)  # MKL needs it, but the loader does not search its folder
+            ctypes.CDLL(runtime)  # MKL needs this runtime, but the loader does not search the runtime's folder
     path = _path(folders, ("libmkl_rt.so*", "mkl_rt*.dll"), "mkl_rt", "pip install mkl")
     try:
         ctypes.CDLL(path).MKL_Set_Threading_Layer(c_int(_MKL_LAYERS[layer]))  # must be the first call of MKL
