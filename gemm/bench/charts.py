@@ -33,7 +33,7 @@ class Sheet(NamedTuple):
     narrow: bool
 
     def rows(self, **wanted: Any) -> list[Row]:
-        """The timed rows with these values."""
+        """The results that have times and whose columns have the values `wanted`."""
         return find(self.document["results"], **wanted)
 
     @property
@@ -70,7 +70,10 @@ def charts(document: Document, narrow: bool = False) -> dict[str, tuple[str, str
 
 
 def svg(name: str, figure: Any) -> str:
-    """An <svg> element for a page. Text has the page's colour, ids are unique in the page, nothing is loaded."""
+    """The figure as an <svg> element for an HTML page.
+
+    Its text has the page's colour. Its ids begin with `name`, so that they are unique in the page. It loads no files.
+    """
     import matplotlib as mpl
 
     text = io.StringIO()
@@ -277,7 +280,10 @@ def _best(rows: list[Row]) -> list[Row]:
 
 
 def _intensity(row: Row, sizes: Sequence[int]) -> float:
-    """FLOPs per byte of a, b and the result, if each is transferred once. `sizes`: the bytes of an element of each."""
+    """FLOPs per byte of memory traffic, if a, b and the result are each transferred once.
+
+    sizes: the bytes of an element of a, of b and of the result.
+    """
     m, n, k = row["m"], row["n"], row["k"]
     moved = sum(count * size for count, size in zip((m * k, k * n, m * n), sizes, strict=True))
     return float(2 * m * n * k / moved)

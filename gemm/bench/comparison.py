@@ -102,11 +102,14 @@ def compare(
     NumPy's BLAS and the peers are set to the number of threads of the cpu backend, and keep this setting.
 
     Args:
+        families: names of families, see gemm.bench.products.FAMILIES.
+        quick: True: time fewer products, with less time for each.
         dtype: the type, or a gemm.bench.products.Arithmetic with the types and the precision.
-        pace: the number of rounds and their time; None: as `quick` says.
+        pace: the number of rounds and their time. None: PACES[quick].
         sizes: sizes of the square products, instead of the family's own.
         products: products to time instead of families.
-        missing: {backend: why it is missing}, for the document.
+        missing: {backend: why it is missing}, for the document. Ignored if `devices` is None.
+        step: called to report progress, see Step.
 
     Raises:
         ValueError: a family is unknown.

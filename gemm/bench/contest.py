@@ -47,7 +47,8 @@ SLOW, ENOUGH = 0.3, 3
 """Calls of SLOW seconds or more take part in the first ENOUGH rounds only. Fewer rounds permit no ratio. If n products
 with operands sent once would take SLOW seconds, their time is extrapolated from one product."""
 PATIENCE = 3.0
-"""A call is sampled once, outside the rounds, if ENOUGH calls exceed the time of the rounds and this many seconds."""
+"""A contestant is sampled once, outside the rounds, if ENOUGH calls would take longer than the time of the rounds and
+longer than this many seconds."""
 LEAST = 5
 """The smallest number of rounds, however long they take."""
 BEFORE = 1.0
@@ -60,9 +61,8 @@ SPREADS = "the ratios of the median row spread by"
 """The first words of the warning about the spread (see `warnings`), by which gemm.bench.report recognises it."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
-"""A limit for products of types such as float64 and int32, whose reference NumPy computes slowly, without BLAS.
-
-Of a product with more multiply-adds, only some rows are checked; otherwise all elements are."""
+"""A number of multiply-adds. It is a limit for types such as float64 and int32, whose reference NumPy computes slowly,
+without BLAS. Of a larger product, only some rows are checked. Of other products, all elements are checked."""
 
 
 class Pace(NamedTuple):
@@ -89,7 +89,7 @@ class Contestant:
         fastest: seconds of the fastest untimed call.
         unsettled: the number of resident samples that were taken although the GPU's clocks had not settled.
         worst: the largest error of the checked elements in units of the bound; inf for NaN; None before the check.
-        sha256: the hash of the result's bits.
+        sha256: the SHA-256 hash of the bits of `out`; "" before the check.
     """
 
     device: Device
@@ -274,9 +274,13 @@ class Watch:
         self._before, self._since = before.cores(), threads.OtherProcesses()
 
     def facts(self, spreads: list[float]) -> dict[str, Any]:
-        """{load_before, load_after, others_before, stolen_before, others_cores, stolen, median_spread, warnings}.
+        """What the watch has measured so far. A value that is not known is None.
 
-        None: the value is not known.
+        Returns:
+            {load_before, load_after: load averages, as of os.getloadavg; others_before, others_cores: the number of
+            cores that other processes used, during BEFORE and since then; stolen_before, stolen: the number of cores
+            that the hypervisor withheld, during BEFORE and since then; median_spread: the median of `spreads`;
+            warnings: the result of `warnings`}.
 
         Args:
             spreads: for each result, the interquartile range of the rounds' ratios ÷ their median.

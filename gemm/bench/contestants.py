@@ -40,7 +40,10 @@ class Entry(NamedTuple):
 
 
 def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    """A contestant after its first call. Raises Unable, BackendUnavailable, MemoryError or KernelFailed."""
+    """Make the Contestant of `entry` for the product a·b, and call it once.
+
+    Raises Unable, BackendUnavailable, MemoryError or KernelFailed.
+    """
     device, kernel, how = entry
     backend = registry.backend(device.backend)
     out = shape.result(how.dtype)
@@ -83,7 +86,7 @@ def _matmul(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
 
 
 def enter_peer(peer: Peer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    """A peer in host memory as a contestant. Raises Unable, and any exception of the peer."""
+    """Make the Contestant of a peer in host memory, and call it once. Raises Unable, and any exception of the peer."""
     if shape.batch > 1 and not peer.batches:
         raise Unable("stacks of products")
     out = shape.result(how.dtype)
@@ -94,7 +97,7 @@ def enter_peer(peer: Peer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.n
 def enter_device_peer(
     peer: DevicePeer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.ndarray
 ) -> Contestant:  # fmt: skip
-    """A peer on a device as a contestant. Raises Unable, and any exception of the peer."""
+    """Make the Contestant of a peer on a device, and call it once. Raises Unable, and any exception of the peer."""
     if how.dtype not in peer.dtypes or set(how.types) != {how.dtype}:
         raise Unable(f"no function for {replace(how, precision='highest', reproducible=False)}")
     out = shape.result(how.dtype)
@@ -153,7 +156,7 @@ class Field:
     Attributes:
         enter: {contestant: function that makes it}.
         about: {contestant: its description}.
-        absent: {peer: why it is missing}.
+        absent: {peer, or contestant whose backend does not work here: why it is missing}.
         unable: {contestant: why it did not multiply a product}.
     """
 

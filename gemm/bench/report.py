@@ -58,9 +58,11 @@ def busy(document: Document) -> list[str]:
 
 
 def headline(document: Document) -> str:
-    """The advice of the comparison in a sentence or two: from which size of squares which device is worth it.
+    """The advice of the comparison: for each device, the size from which the device is faster than the cpu backend.
 
-    A wide spread does not prevent the advice: at each size of a threshold, most rounds agree which device is faster.
+    The sizes are those of the first series of products, usually squares. If the machine was too busy for advice, the
+    result says why. A wide spread of the ratios does not prevent advice, because most rounds agree on which device is
+    faster at a threshold.
     """
     spread = [each for each in document["quiet"]["warnings"] if each.startswith(SPREADS)]
     if noise := busy(document):
@@ -122,7 +124,7 @@ def family(document: Document, name: str) -> tuple[list[str], list[tuple[str, st
 
 
 def rate(row: Row | None) -> str:
-    """The GFLOP/s of a result, marked if they are rough; – for no result."""
+    """The GFLOP/s of a result as text, with the mark ~ that ROUGH_RATES explains; "–" if there is no result."""
     return f"{text.number(row['gflops'])}{'~' * _rough(row)}" if row else "–"
 
 

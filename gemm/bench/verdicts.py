@@ -17,8 +17,9 @@ differences within the noise of the measurement count here for neither side.
 
 # Slower products
 
-The samples of one run vary less than the medians of different runs, because a run takes its samples within about a
-second. An experiment compared runs of the same code on two virtual cores, of which a hypervisor withheld up to 14 %.
+The samples of one run of a benchmark vary less than the medians of different runs, because a run takes its samples
+within about a second. An experiment compared runs of the same code on two virtual cores, of which a hypervisor withheld
+up to 14 %.
 Between two runs, one median in seven was slower by more than 5 %, with disjoint interquartile ranges of the samples.
 Some medians were slower by 50 %.
 

@@ -93,7 +93,7 @@ def some_of(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Add -M -N -K --batch, and the options of `arithmetic`, which describe one product."""
+    """Add the options that describe one product: -M -N -K --batch, and those that `arithmetic` reads."""
     for name, meaning in (("M", "rows of the result"), ("N", "columns of the result"), ("K", "length of the sums")):
         parser.add_argument(f"-{name}", type=positive, metavar=name.lower(), help=meaning)
     parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products per call (default: 1)")

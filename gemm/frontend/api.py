@@ -78,6 +78,7 @@ def gemm(
         ValueError, TypeError: an argument is wrong. The message names the argument, and nothing was written.
         BackendUnavailable: the backend, device or kernel that was named cannot run here.
         MemoryError: no device had enough memory for the product.
+        RuntimeError: `out` is c, and a kernel failed after it had overwritten a part of this array.
     """
     named = trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation
     classes = type(trans_a), type(trans_b), type(reproducible)
@@ -253,7 +254,10 @@ def plan(
     precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
     bias: Any = None, activation: Activation | None = None,
 ) -> GemmPlan:  # fmt: skip
-    """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
+    """Return a `GemmPlan` for repeated products like this one. No product is computed.
+
+    Arguments and errors are as for `gemm`.
+    """
     if refuse := interop.maker("plan", a.__class__, b.__class__):
         refuse()
     options = Options(trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation)
@@ -283,7 +287,7 @@ def show(chosen: GemmPlan, *, every: bool = False) -> None:
     """Print a plan, as wide as the terminal permits: its candidates, why other kernels cannot run, and the choice.
 
     Args:
-        every: print all candidates and all reasons, not only as many as fit on a screen.
+        every: True: print all candidates and all reasons. False: print as many as fit on a screen.
     """
     from gemm.core import text  # imported here because a product needs no text
 

@@ -336,7 +336,7 @@ def passed(own: tuple[Ints, ...], options: Options) -> str:
 
 
 def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | None, Operand | None]:
-    """c and bias as the kernel reads them. None: the kernel does not read the operand."""
+    """Return (c, bias) as the kernel reads them. None stands for an operand that the kernel does not read."""
     z, bias, whole = views.c, views.bias, shapes.whole
     if z is not None:
         try:
@@ -355,7 +355,7 @@ def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | Non
 
 
 def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Operand, Operand, int, Any]:
-    """The operands a and b as the kernel reads them, the length of the axis k, and alpha."""
+    """Return (a as the kernel reads it, b as the kernel reads it, k, alpha)."""
     m, n, k, batch = shapes[:4]
     kinds = tuple(map(operands.named, types.inputs, types.inputs)) or (types.kind, types.kind)
     if k == 0 or types.alpha == 0:
@@ -498,7 +498,10 @@ def _bias(bias: Operand, shapes: Shapes, kind: DType) -> Operand:
 
 
 def transposes(name: str, trans: Trans) -> tuple[bool, bool]:
-    """Whether the option trans_a or trans_b exchanges the last two axes, and whether it conjugates."""
+    """Return (whether the value `trans` of trans_a or trans_b exchanges the last two axes, whether it conjugates).
+
+    Raises ValueError or TypeError if `trans` is no value of this option.
+    """
     if isinstance(trans, str):
         if trans.upper() not in ("N", "T", "C"):
             raise ValueError(f'trans_{name} must be a bool, "N", "T" or "C", not {trans!r}')
@@ -509,7 +512,7 @@ def transposes(name: str, trans: Trans) -> tuple[bool, bool]:
 
 
 def _matrix(name: str, operand: Operand, trans: Trans, axis: int) -> tuple[Operand, bool]:
-    """`operand` as a stack of matrices, transposed as `trans` says; and True if `operand` is a vector.
+    """Return (`operand` as a stack of matrices, transposed as `trans` says; whether `operand` is a vector).
 
     A vector gets a new axis of length 1 at `axis` and is not transposed.
     """
@@ -524,8 +527,7 @@ def _matrix(name: str, operand: Operand, trans: Trans, axis: int) -> tuple[Opera
 
 
 def _target(read: Given, shapes: Shapes, kind: DType, given: Given) -> tuple[Operand, bool, Callable[[], Any]]:
-    """The array that the kernel writes, whether that array is the caller's result, and a function that returns the
-    caller's result.
+    """Return (the array that the kernel writes, whether it is the caller's result, Call.finish).
 
     The kernel writes directly to the caller's `out` if `_direct` allows it. Otherwise, for example if `out` overlaps an
     operand or the result needs a cast, the kernel writes to a temporary array, which is copied to `out` at the end.

@@ -184,7 +184,7 @@ class DevicePlans(threading.local):
         return (None, ()) if found is None or scales is None else (found, scales)
 
     def _key(self, given: Operands) -> object:
-        """The cache's key of a product, or None if the product cannot be cached."""
+        """The key of a product in `self._known`; None if no product with such operands can be in this cache."""
         a, b, c, out, bias, alpha, beta = given
         kind = a.__class__
         read = self._signatures.get(kind)
@@ -365,8 +365,10 @@ def front(function: Function) -> Function:
 
 
 def at_once(function: Function) -> Function:
-    """The variant of a C function from `front` for callers that need the result immediately. `gemm.batching` does not
-    delay the products of this variant.
+    """The variant of a C function from `front` for callers that need the result immediately.
+
+    `gemm.batching` does not delay the products of this variant. If the C extension was not built, the result is
+    `function` itself.
     """
     return cast(Function, _at_once.get(function, function))
 

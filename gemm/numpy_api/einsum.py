@@ -203,7 +203,7 @@ def _view(term: str, shape: Ints, sizes: dict[str, int]) -> View:
 
 
 def _spelled(arguments: tuple[Any, ...]) -> tuple[str, list[Any]]:
-    """The subscripts and operands from either form of np.einsum's arguments."""
+    """Return (subscripts, operands) from either form of np.einsum's arguments: with a string, or lists of labels."""
     if len(arguments) < 2:
         raise ValueError("einsum needs subscripts and at least one operand, or an operand and its labels")
     if isinstance(arguments[0], str):

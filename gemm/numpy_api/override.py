@@ -135,7 +135,10 @@ _PRODUCTS = {**PRODUCTS, "multi_dot": _multi_dot}
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
-    """A function that calls `product` inside `use` and `own` outside. It has the attributes of `own`."""
+    """Return a function that calls `product` inside `use`, and `own`, which is NumPy's function, outside.
+
+    Inside `use`, it also calls `own` if gemm does not support the arguments. It has the attributes of `own`.
+    """
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         options = inside()
@@ -205,7 +208,7 @@ _PROTOCOLS = ("__array_ufunc__", "__array_function__")
 
 
 def _patched(module: ModuleType) -> type[ModuleType]:
-    """The subclass of _Patched for a module."""
+    """Create the subclass of _Patched for numpy or numpy.linalg, with a property for each product of the module."""
     originals = {name: getattr(module, name) for name in _PRODUCTS if hasattr(module, name)}
     names = {name: _replaced(name, own, _replacement(own, _PRODUCTS[name])) for name, own in originals.items()}
     return type(_Patched.__name__, (_Patched,), names)

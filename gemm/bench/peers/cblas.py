@@ -169,10 +169,12 @@ def _layout(x: np.ndarray) -> tuple[int, int]:
 def mkl() -> Cblas:
     """MKL from its single dynamic library, in the mkl package of PyPI or in the system.
 
-    The default of $MKL_THREADING_LAYER is INTEL, but GNU if PyTorch is loaded. PyTorch loads libgomp, which also
-    exports the functions of Intel's OpenMP. On the layer INTEL, MKL would then run on both runtimes and give WRONG
-    results with two or more threads. This function therefore replaces INTEL by GNU if PyTorch is loaded. (MKL itself
-    also overrides the variable silently.) To time MKL on its own OpenMP, run without PyTorch.
+    $MKL_THREADING_LAYER names the library for MKL's threads. The default is INTEL, or GNU if PyTorch is loaded. PyTorch
+    loads libgomp, which also exports the functions of Intel's OpenMP. On the layer INTEL, MKL would then run on both
+    runtimes and give WRONG results with two or more threads. If PyTorch is loaded, this function therefore replaces
+    INTEL by GNU. (MKL itself also overrides the variable silently.) To time MKL on its own OpenMP, run without PyTorch.
+
+    Raises Absent if MKL cannot be loaded, or if $MKL_THREADING_LAYER has another value than the keys of _MKL_LAYERS.
     """
     with_torch = "torch" in sys.modules
     layer = "GNU" if with_torch else "INTEL"
@@ -206,7 +208,10 @@ def _files(folders: Iterable[Path], *patterns: str) -> list[str]:
 
 
 def _path(folders: Iterable[Path], patterns: Iterable[str], name: str, remedy: str) -> str:
-    """The first library in `folders`, or the one that the loader finds by its name. Raises Absent."""
+    """The first file in `folders` that matches one of `patterns`, else the library that the loader finds for `name`.
+
+    Raises Absent, with `remedy` in its text, if there is no such library.
+    """
     for path in (*_files(folders, *patterns), find_library(name)):
         if path:
             return path

@@ -33,9 +33,10 @@ def set_numpy_threads(count: int) -> None:
 
 
 class PyTorch(Peer):
-    """torch.mm(out=) and torch.bmm(out=) on tensors that share the arrays' memory, without autograd.
+    """PyTorch, which multiplies by torch.mm or torch.bmm, with out= and without autograd.
 
-    If all products of a stack share one b, torch.matmul computes them as a single product. int8 uses torch._int_mm.
+    The tensors share the memory of the caller's arrays. If all products of a stack share one b, torch.matmul computes
+    them as a single product. For int8, the function is torch._int_mm.
     """
 
     name = "torch"

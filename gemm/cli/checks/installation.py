@@ -26,7 +26,8 @@ from gemm.select import calibration, worker
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",
           "GEMM_TEST_REQUIRE")  # fmt: skip
-"""Variables that only the build and the tests read. They are valid, too."""
+"""Variables that are valid as well: those that only the build and the tests read, and GEMM_COMMIT, which replaces the
+git commit in recorded results (gemm.frontend.inventory)."""
 LEAST = 64 << 20
 """Bytes that should be free in the cache folder. The compiled kernels of an H200 take about ten MiB."""
 UNPICKLING = ("pyopencl", "pytools")
