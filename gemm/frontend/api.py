@@ -78,7 +78,7 @@ def gemm(
         ValueError, TypeError: an argument is wrong. The message names the argument, and nothing was written.
         BackendUnavailable: the backend, device or kernel that was named cannot run here.
         MemoryError: no device had enough memory for the product.
-        RuntimeError: `out` is c, and a kernel failed after it had overwritten a part of this array.
+        RuntimeError: `out` is c, and a kernel failed when it may already have overwritten a part of c.
     """
     named = trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation
     classes = type(trans_a), type(trans_b), type(reproducible)
