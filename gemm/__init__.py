@@ -62,8 +62,8 @@ __all__ = [
     "vecdot",
 ]
 
-# Lower modules may not import the modules above them. This file may import all modules, so it gives the lower modules
-# (Array, interop) what they need from the upper modules (namespace, prepack, dask).
+# The modules are arranged in layers, and a module may not import a module of a higher layer. This file may import all
+# modules. It therefore gives Array and interop what they need from the higher layers (namespace, prepack, dask).
 Array._namespace = namespace
 
 
@@ -82,13 +82,16 @@ interop.KINDS += [
 if not TYPE_CHECKING:  # type checkers know the modules themselves
 
     class _Later(ModuleType):
-        """Stands for a module that takes long to load, until one of its attributes is used. The import replaces it.
+        """A placeholder for a module that takes long to load.
 
-        A function `__getattr__` of this module would slow each lookup of `gemm.gemm` by a tenth of a small product.
+        The first use of an attribute imports the module, and the import replaces the placeholder. A function
+        `__getattr__` in gemm/__init__.py would also do, but it would slow down each lookup of `gemm.gemm`, by a tenth
+        of the time of a small product.
         """
 
         def __getattr__(self, name: str) -> object:
-            if name.startswith("__"):  # inspect and doctest ask all modules for __wrapped__
+            # inspect and doctest look up __wrapped__ in all modules; such a lookup must not import the module.
+            if name.startswith("__"):
                 raise AttributeError(name)
             return getattr(importlib.import_module(self.__name__), name)
 

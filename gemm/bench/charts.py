@@ -33,7 +33,7 @@ class Sheet(NamedTuple):
     narrow: bool
 
     def rows(self, **wanted: Any) -> list[Row]:
-        """The timed rows with these values."""
+        """The results that have times and whose columns have the values `wanted`."""
         return find(self.document["results"], **wanted)
 
     @property
@@ -42,7 +42,11 @@ class Sheet(NamedTuple):
         return {name: f"C{at}" for at, name in enumerate(self.document["contestants"])}
 
     def panels(self, count: int, width: float, height: float, columns: int = 2) -> tuple[Any, list[Any]]:
-        """A figure of `count` panels, each of this width and height in inches, or as narrow as a phone."""
+        """Return (a figure with `count` panels, the list of its panels).
+
+        Each panel has this width and height in inches, and a line has at most `columns` panels. On a narrow sheet, each
+        panel has a line of its own and is as wide as a phone.
+        """
         from matplotlib.figure import Figure
 
         if self.narrow:
@@ -66,7 +70,10 @@ def charts(document: Document, narrow: bool = False) -> dict[str, tuple[str, str
 
 
 def svg(name: str, figure: Any) -> str:
-    """An <svg> element for a page. Text has the page's colour, ids are unique in the page, nothing is loaded."""
+    """The figure as an <svg> element for an HTML page.
+
+    Its text has the page's colour. Its ids begin with `name`, so that they are unique in the page. It loads no files.
+    """
     import matplotlib as mpl
 
     text = io.StringIO()
@@ -80,7 +87,10 @@ def svg(name: str, figure: Any) -> str:
 
 
 def save(document: Document, folder: Path) -> list[Path]:
-    """Write each chart as SVG and as PNG into `folder`, on a white background. Raises OSError."""
+    """Write each chart as SVG and as PNG into `folder`, on a white background.
+
+    Returns the paths of the written files. Raises OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, (_, _, figure) in charts(document).items():
@@ -101,8 +111,10 @@ def series(sheet: Sheet) -> Any:
 
 
 def _series(sheet: Sheet, some: slice, width: float) -> Any:
-    """Rate against size, with a panel for each series in `some`. Labels at the ends of the curves replace a legend,
-    except in a narrow figure, where they would leave no room for the curves.
+    """Rate against size, with a panel for each series in `some`.
+
+    The names of the contestants stand at the ends of the curves. A narrow figure, which has no room for these names,
+    has a legend instead.
     """
     names = [name for name in _by(sheet.rows(), "series") if name][some]
     if not names:
@@ -254,7 +266,7 @@ _CHARTS = (
 
 
 def _by(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
-    """The rows by their values in a column."""
+    """{value in `column`: the rows that have this value}."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row[column], []).append(row)
@@ -262,13 +274,16 @@ def _by(rows: Iterable[Row], column: str) -> dict[str, list[Row]]:
 
 
 def _best(rows: list[Row]) -> list[Row]:
-    """For contestants on devices with their own memory, the rows on resident operands; for others, the host rows."""
+    """The "resident" rows of contestants on devices with their own memory, and the "host" rows of all others."""
     with_memory = offloaded(rows)
     return [row for row in rows if row["mode"] == ("resident" if row["contestant"] in with_memory else "host")]
 
 
 def _intensity(row: Row, sizes: Sequence[int]) -> float:
-    """FLOPs per byte of a, b and the result, if each is transferred once. `sizes`: the bytes of an element of each."""
+    """FLOPs per byte of memory traffic, if a, b and the result are each transferred once.
+
+    sizes: the bytes of an element of a, of b and of the result.
+    """
     m, n, k = row["m"], row["n"], row["k"]
     moved = sum(count * size for count, size in zip((m * k, k * n, m * n), sizes, strict=True))
     return float(2 * m * n * k / moved)

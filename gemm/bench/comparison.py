@@ -42,13 +42,16 @@ number of cases finished since the last call (0 or 1)."""
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """A comparison. gemm.compare describes its document."""
+    """The result of a comparison. The docstring of gemm.compare describes its document."""
 
     document: Document
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
-        """Load a file that `gemm bench --compare --json` wrote. Raises ValueError, OSError."""
+        """Load a file that `gemm bench --compare --json` wrote.
+
+        Raises OSError if the file cannot be read, and ValueError if its content is not a comparison of this version.
+        """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -60,7 +63,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[Row]:
-        """The results, one row for each."""
+        """The results: one dictionary for each, whose keys gemm.compare describes."""
         found: list[Row] = self.document["results"]
         return found
 
@@ -99,11 +102,14 @@ def compare(
     NumPy's BLAS and the peers are set to the number of threads of the cpu backend, and keep this setting.
 
     Args:
+        families: names of families, see gemm.bench.products.FAMILIES.
+        quick: True: time fewer products, with less time for each.
         dtype: the type, or a gemm.bench.products.Arithmetic with the types and the precision.
-        pace: the number of rounds and their time; None: as `quick` says.
+        pace: the number of rounds and their time. None: PACES[quick].
         sizes: sizes of the square products, instead of the family's own.
         products: products to time instead of families.
-        missing: {backend: why it is missing}, for the document.
+        missing: {backend: why it is missing}, for the document. Ignored if `devices` is None.
+        step: called to report progress, see Step.
 
     Raises:
         ValueError: a family is unknown.

@@ -32,33 +32,37 @@ contestant that follows."""
 SAMPLE = 5e-4
 """The shortest time of a sample in seconds. Shorter products are repeated within a sample."""
 WAKING, PLACING, PLACED = 0.006, 0.3, 2.0
-"""Seconds of untimed calls before a sample: WAKING at least, and until a call takes at most PLACED times as long as the
-contestant's fastest call, but PLACING at most. The operating system may wake several threads on one core. A thread that
-spins then takes the core away from a thread that computes, until a scheduler tick (4 ms on many systems) distributes
-the threads over the cores."""
+"""When the untimed calls before a sample end (`warm`): after WAKING seconds at the earliest, and then when a call takes
+at most PLACED times as long as the contestant's fastest call. After PLACING seconds, they end in any case.
+
+The calls give the operating system time to distribute the threads over the cores. It may first wake several threads on
+one core, where a thread that spins takes time from a thread that computes. The scheduler's next tick, 4 ms later on
+many systems, moves the threads to different cores."""
 SETTLED, SETTLING = 0.02, 1.0
-"""A GPU's clocks have settled when two successive medians differ by at most the fraction SETTLED. SETTLING is the limit
-in seconds."""
+"""A GPU's clocks have settled when two successive medians (see `steady`) differ by at most the fraction SETTLED.
+SETTLING is the longest time to wait for that, in seconds."""
 LONG = 0.05
 """Calls of this many seconds or more need no warm-up: threads wake and caches fill in a small part of this time."""
 SLOW, ENOUGH = 0.3, 3
 """Calls of SLOW seconds or more take part in the first ENOUGH rounds only. Fewer rounds permit no ratio. If n products
 with operands sent once would take SLOW seconds, their time is extrapolated from one product."""
 PATIENCE = 3.0
-"""A call is sampled once, outside the rounds, if ENOUGH calls exceed the time of the rounds and this many seconds."""
+"""A contestant is sampled once, outside the rounds, if ENOUGH calls would take longer than the time of the rounds and
+longer than this many seconds."""
 LEAST = 5
 """The smallest number of rounds, however long they take."""
 BEFORE = 1.0
 """Seconds for which the load of the machine is measured before the first product."""
 BUSY, BUSY_SHARE, STOLEN, SPREAD = 0.05, 0.005, 0.01, 0.05
-"""The machine is quiet if other processes use at most BUSY cores, or at most BUSY_SHARE of all cores if that is more,
-the hypervisor withholds at most STOLEN cores, and the ratios of the median row spread by at most SPREAD."""
+"""The machine is quiet if three conditions hold. Other processes use at most BUSY cores, or at most the fraction
+BUSY_SHARE of all cores if that is more. The hypervisor withholds at most STOLEN cores. The median over all results of
+the spread of the rounds' ratios is at most SPREAD."""
 SPREADS = "the ratios of the median row spread by"
-"""How the warning of `warnings` about the spread begins."""
+"""The first words of the warning about the spread (see `warnings`), by which gemm.bench.report recognises it."""
 _TASKS = Path("/proc/self/task")
 _EXACT_WORK = 1 << 31
-"""Multiply-adds of a product whose reference NumPy computes without BLAS. Up to this limit, all elements are checked.
-Of larger products, only some rows are checked."""
+"""A number of multiply-adds. It is a limit for types such as float64 and int32, whose reference NumPy computes slowly,
+without BLAS. Of a larger product, only some rows are checked. Of other products, all elements are checked."""
 
 
 class Pace(NamedTuple):
@@ -85,7 +89,7 @@ class Contestant:
         fastest: seconds of the fastest untimed call.
         unsettled: the number of resident samples that were taken although the GPU's clocks had not settled.
         worst: the largest error of the checked elements in units of the bound; inf for NaN; None before the check.
-        sha256: the hash of the result's bits.
+        sha256: the SHA-256 hash of the bits of `out`; "" before the check.
     """
 
     device: Device
@@ -119,7 +123,10 @@ def timed(call: Callable[[], Any], times: int = 1) -> float:
 
 
 def warm(call: Callable[[], Any], fastest: float = math.inf) -> float:
-    """Call `call` as WAKING says; at least once. Returns the smaller one of `fastest` and the seconds of a call."""
+    """Call `call` at least once, and until the time that WAKING describes.
+
+    fastest: seconds of the fastest earlier call. Returns the seconds of the fastest call, earlier calls included.
+    """
     start = time.perf_counter()
     while True:
         last = timed(call)
@@ -207,8 +214,9 @@ def compete(contestants: Iterable[Contestant], pace: Pace, warmup: int, step: Ca
 
 
 def _warmed_up(one: Contestant, pace: Pace, warmup: int) -> tuple[float, float] | None:
-    """Make the untimed calls. Returns the approximate seconds of `call` and of `launch`; None if the contestant is too
-    slow for the rounds and has its only sample.
+    """Make the untimed calls before the rounds. Returns the approximate seconds of `one.call` and of `one.launch`.
+
+    If the contestant is too slow for the rounds, the function stores its only sample and returns None.
     """
     seconds, resident = timed(one.call), timed(one.launch) if one.launch else 0.0
     if seconds * ENOUGH > max(pace.seconds, PATIENCE):
@@ -266,12 +274,16 @@ class Watch:
         self._before, self._since = before.cores(), threads.OtherProcesses()
 
     def facts(self, spreads: list[float]) -> dict[str, Any]:
-        """{load_before, load_after, others_before, stolen_before, others_cores, stolen, median_spread, warnings}.
+        """What the watch has measured so far. A value that is not known is None.
 
-        None: the value is not known.
+        Returns:
+            {load_before, load_after: load averages, as of os.getloadavg; others_before, others_cores: the number of
+            cores that other processes used, during BEFORE and since then; stolen_before, stolen: the number of cores
+            that the hypervisor withheld, during BEFORE and since then; median_spread: the median of `spreads`;
+            warnings: the result of `warnings`}.
 
         Args:
-            spreads: the interquartile range ÷ the median of each row's ratios.
+            spreads: for each result, the interquartile range of the rounds' ratios ÷ their median.
         """
         found = {
             "load_before": self._load, "load_after": _load(),

@@ -28,7 +28,7 @@ PEERS = ("torch", "mkl", "blis", "blis-wheel", "clblast", "cupy", "torch-cuda")
 
 
 class Entry(NamedTuple):
-    """A device of a backend of this package as a contestant.
+    """A contestant that is a device of one of this package's backends.
 
     Attributes:
         kernel: the name of the kernel to use. None: dispatch chooses the kernel.
@@ -40,7 +40,10 @@ class Entry(NamedTuple):
 
 
 def enter(entry: Entry, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    """A contestant after its first call. Raises Unable, BackendUnavailable, MemoryError or KernelFailed."""
+    """Make the Contestant of `entry` for the product a·b, and call it once.
+
+    Raises Unable, BackendUnavailable, MemoryError or KernelFailed.
+    """
     device, kernel, how = entry
     backend = registry.backend(device.backend)
     out = shape.result(how.dtype)
@@ -83,7 +86,7 @@ def _matmul(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
 
 
 def enter_peer(peer: Peer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.ndarray) -> Contestant:
-    """A peer in host memory as a contestant. Raises Unable, and any exception of the peer."""
+    """Make the Contestant of a peer in host memory, and call it once. Raises Unable, and any exception of the peer."""
     if shape.batch > 1 and not peer.batches:
         raise Unable("stacks of products")
     out = shape.result(how.dtype)
@@ -94,7 +97,7 @@ def enter_peer(peer: Peer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.n
 def enter_device_peer(
     peer: DevicePeer, how: Arithmetic, shape: Shape, a: np.ndarray, b: np.ndarray
 ) -> Contestant:  # fmt: skip
-    """A peer on a device as a contestant. Raises Unable, and any exception of the peer."""
+    """Make the Contestant of a peer on a device, and call it once. Raises Unable, and any exception of the peer."""
     if how.dtype not in peer.dtypes or set(how.types) != {how.dtype}:
         raise Unable(f"no function for {replace(how, precision='highest', reproducible=False)}")
     out = shape.result(how.dtype)
@@ -106,7 +109,7 @@ def enter_device_peer(
 
 
 def _called(entered: Contestant) -> Contestant:
-    """The contestant after its first call."""
+    """Call the contestant once, store the seconds of the call in `cold`, and return the contestant."""
     entered.cold = timed(entered.call)
     return entered
 
@@ -115,7 +118,14 @@ def _resident(
     send: Callable[[], Iterable[Any]], multiply: Callable[[Any, Any], object], finish: Callable[[], object],
     fetch: Callable[[], object],
 ) -> tuple[Callable[[], None], Callable[[int], None]]:  # fmt: skip
-    """`launch` and `offload` of a contestant on a device with its own memory. `send` copies the operands to it."""
+    """Return (launch, offload) for a Contestant on a device with its own memory.
+
+    Args:
+        send: copies the host operands to the device and returns both copies.
+        multiply: enqueues the product of two such copies.
+        finish: waits until the device has finished.
+        fetch: waits as well, and copies the result to the host.
+    """
     left, right = send()
 
     def launch() -> None:
@@ -146,7 +156,7 @@ class Field:
     Attributes:
         enter: {contestant: function that makes it}.
         about: {contestant: its description}.
-        absent: {peer: why it is missing}.
+        absent: {peer, or contestant whose backend does not work here: why it is missing}.
         unable: {contestant: why it did not multiply a product}.
     """
 

@@ -134,13 +134,13 @@ def links(devices: Iterable[Device]) -> dict[str, dict[str, float]]:
 def link(device: Device) -> dict[str, float] | None:
     """The rates of transfers between host and device, and the latency of a launch, by the names of LINKS.
 
-    The launch is that of a product of 16 × 16 × 16 on the device, until it has finished. None for devices that
-    compute in host memory.
+    The latency is the time from the launch of a product of 16 × 16 × 16 until the device has finished it. The result is
+    None if the device computes in host memory or a measurement fails.
     """
     if device.backend in HOST_BACKENDS or device.handle is None:
         return None
     small, kernel = Shape(16, 16, 16), simplest(device.backend, "float32")
-    try:  # a kernel's name spares the search for devices
+    try:  # naming a kernel avoids the search for devices
         with _reported(device, "transfers"):
             launch = enter(Entry(device, kernel.name if kernel else None), small, *small.operands("float32")).launch
             assert launch is not None

@@ -42,8 +42,10 @@ class Shape:
         return (self.batch,) if self.batch > 1 else ()
 
     def operands(self, *types: str) -> tuple[np.ndarray, np.ndarray]:
-        """a and b of the given types (one name: of the same type) as `trans` says they are stored: random numbers, the
-        same in every run. Integers take any value of their type; other numbers, and complex parts, are in [-1, 1).
+        """Return random a and b, stored as `trans` says. Each call returns the same numbers.
+
+        `types` names the types of a and b; one name is for both. Integers take any value of their type. Other numbers,
+        and the parts of complex numbers, are in [-1, 1).
         """
         random = np.random.default_rng([self.m, self.n, self.k, self.batch])
         sizes = ((self.m, self.k), (self.k, self.n))
@@ -59,7 +61,7 @@ class Shape:
         return x, y
 
     def result(self, dtype: Any) -> np.ndarray:
-        """An array for the result, full of NaN or 0xA5, which marks elements that a product did not write."""
+        """An array for the result, filled with NaN or bytes 0xA5. They mark elements that a product did not write."""
         return poisoned(np.dtype(dtype), (*self.lead, self.m, self.n))
 
 
@@ -178,7 +180,10 @@ _NETWORKS: dict[str, Callable[[bool], Iterable[Case]]] = {"resnet50": _resnet50,
 
 
 def cases(names: Iterable[str], *, quick: bool, sizes: Sequence[int] | None = None) -> list[Case]:
-    """The products of the families `names`. `sizes` replaces the sizes of the squares. Raises ValueError."""
+    """The products of the families `names`. `sizes`, if given, replaces the sizes of the squares.
+
+    Raises ValueError if a family is unknown.
+    """
     found: list[Case] = []
     for name in names:
         if name not in FAMILIES:

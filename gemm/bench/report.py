@@ -28,7 +28,7 @@ THRESHOLDS = (
 LINKS_TITLE = "Transfers to and from devices"
 ROUGH = 0.3
 ROUGH_RATES = f"~: the middle half of the times spans more than {ROUGH:.0%} of the median."
-"""What the mark of a rough rate means: its interquartile range ÷ median is above ROUGH."""
+"""The explanation of the mark ~, for rates whose times have an interquartile range ÷ median above ROUGH."""
 NO_DEVICE = "There are no thresholds: a threshold needs the cpu backend and a device with its own memory."
 NONE_AHEAD = "No device is ahead of the cpu backend at the largest size of any series."
 _WAYS = {("host", 1): "host to host", ("resident", 1): "resident",
@@ -58,9 +58,11 @@ def busy(document: Document) -> list[str]:
 
 
 def headline(document: Document) -> str:
-    """The advice of the comparison in a sentence or two: from which size of squares which device is worth it.
+    """The advice of the comparison: for each device, the size from which the device is faster than the cpu backend.
 
-    A wide spread does not prevent the advice: at each size of a threshold, most rounds agree which device is faster.
+    The sizes are those of the first series of products, usually squares. If the machine was too busy for advice, the
+    result says why. A wide spread of the ratios does not prevent advice, because most rounds agree on which device is
+    faster at a threshold.
     """
     spread = [each for each in document["quiet"]["warnings"] if each.startswith(SPREADS)]
     if noise := busy(document):
@@ -103,7 +105,9 @@ def thresholds(document: Document) -> tuple[list[str], list[list[str]]]:
 
 
 def family(document: Document, name: str) -> tuple[list[str], list[tuple[str, str, list[Row | None]]]]:
-    """Head and lines of a family's table: name, shape, and the result of each contestant and mode, or None."""
+    """Head and lines of a family's table. A line has a product's name, its shape, and a list with a result or None for
+    each contestant and mode.
+    """
     rows = find(document["results"], family=name)
     columns: list[tuple[str, str, int]] = []
     found: dict[tuple[str, Shape], dict[tuple[str, str, int], Row]] = {}
@@ -120,7 +124,7 @@ def family(document: Document, name: str) -> tuple[list[str], list[tuple[str, st
 
 
 def rate(row: Row | None) -> str:
-    """The GFLOP/s of a result, marked if they are rough; – for no result."""
+    """The GFLOP/s of a result as text, with the mark ~ that ROUGH_RATES explains; "–" if there is no result."""
     return f"{text.number(row['gflops'])}{'~' * _rough(row)}" if row else "–"
 
 
@@ -187,7 +191,10 @@ def _sections(document: Document) -> str:
 
 
 def _headline(document: Document) -> str:
-    """The headline. How to measure again is in smaller letters below it, and no line ends within an option."""
+    """The headline as HTML. Advice on how to measure again follows in smaller letters, if there is any.
+
+    The browser does not break a line within the option --seconds 60 of this advice.
+    """
     advice, then, _ = headline(document).partition(verdicts.ADVICE)
     then = escape(then).replace("--seconds 60", '<span class="whole">--seconds 60</span>')
     return f'<p class="headline">{escape(advice.strip())}</p>' + (f"<p>{then}</p>" if then else "")

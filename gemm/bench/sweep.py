@@ -27,11 +27,11 @@ COLUMNS = (
     "products", "measured", "seconds", "spread", "unsettled", "gflops", "percent_of_peak", "worst_error", "valid",
     "error",
 )  # fmt: skip
-"""Columns of a result except its samples. gemm.compare defines them."""
+"""The columns of a result, without its samples. The docstring of gemm.compare describes them."""
 
 
 PACES = {False: Pace(9, 4.0), True: Pace(5, 0.6)}
-"""{quick: limits of a contest}."""
+"""{whether the comparison is quick: the limits of each product's rounds}."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Sweep:
 
     Attributes:
         peaks: {device key: GFLOP/s}.
-        step: called with the name of the next contestant.
+        step: called with the name of the product and of the contestant that is timed next.
     """
 
     contestants: Field
@@ -111,7 +111,12 @@ def _row(case: Case, contestant: str, **known: Any) -> Row:
 
 
 def _rows(case: Case, name: str, one: Contestant, once: dict[int, Contestant], peak: float | None) -> list[Row]:
-    """A row for each mode."""
+    """The results of one contestant for one product: a row for each mode (host, resident, once).
+
+    Args:
+        once: the contestants that `_offloads` made of `one`.
+        peak: GFLOP/s of the device, or None if unknown.
+    """
     valid = one.worst is not None and one.worst <= (1 if one.device.backend in OWN else LOOSE)
     rows = []
     for mode, products, measured, samples in _samples(one, once):

@@ -17,8 +17,9 @@ differences within the noise of the measurement count here for neither side.
 
 # Slower products
 
-The samples of one run vary less than the medians of different runs, because a run takes its samples within about a
-second. An experiment compared runs of the same code on two virtual cores, of which a hypervisor withheld up to 14 %.
+The samples of one run of a benchmark vary less than the medians of different runs, because a run takes its samples
+within about a second. An experiment compared runs of the same code on two virtual cores, of which a hypervisor withheld
+up to 14 %.
 Between two runs, one median in seven was slower by more than 5 %, with disjoint interquartile ranges of the samples.
 Some medians were slower by 50 %.
 
@@ -103,10 +104,11 @@ def known_spread(samples: Sequence[float]) -> float | None:
 
 
 def ratios(host: Sequence[float], device: Sequence[float]) -> list[float]:
-    """The host's time ÷ the device's time, round by round, because a disturbance of a round affects both samples.
+    """The host's time ÷ the device's time, one ratio for each round.
 
-    A slow contestant has fewer samples than the other one; its samples are of the first rounds. If one was measured
-    once, outside the rounds, the result is the single ratio of the medians.
+    A disturbance of a round affects both times, so it hardly changes their ratio. A slow contestant takes part only in
+    the first rounds; later samples of the other contestant are ignored. If a contestant has only one sample, which was
+    taken outside the rounds, the result is one ratio: that of the medians.
     """
     if 1 in (len(host), len(device)):
         return [statistics.median(host) / statistics.median(device)]
@@ -114,9 +116,9 @@ def ratios(host: Sequence[float], device: Sequence[float]) -> list[float]:
 
 
 def spreads(rows: Iterable[Row]) -> list[float]:
-    """The spread of the ratios of cpu:0's samples to a contestant's samples, with operands in host memory.
+    """The spread of the rounds' ratios for each product and each contestant except cpu:0, from host to host.
 
-    There is one number for each product and each contestant except cpu:0, if there are enough rounds.
+    The ratios are cpu:0's times ÷ the contestant's times. Pairs with fewer than ENOUGH rounds are left out.
     """
     hosted = find(rows, mode="host")
     ours = {(row["family"], row["name"]): row["samples_s"] for row in find(hosted, contestant="cpu:0")}

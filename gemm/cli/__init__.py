@@ -39,11 +39,12 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports an error in one line, with the option that a misspelt one may mean."""
+    """An ArgumentParser that reports an error in one line. For a misspelt option, the line suggests similar options."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As in the base class; but the parser of a sub-command reports an unknown argument itself, so that the message
-        names the help of this command.
+        """Parse as the base class does, but report unknown arguments here.
+
+        The parser of a sub-command thus reports them itself, and its message names the help of the sub-command.
         """
         found, extra = super().parse_known_args(args, namespace)
         if extra:

@@ -47,7 +47,7 @@ def positive(text: str) -> int:
 
 
 def listed(text: str) -> list[str]:
-    """Parse a comma-separated argument."""
+    """Parse a comma-separated argument into its items, without duplicates. At least one item is required."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
         raise argparse.ArgumentTypeError("must name something")
@@ -77,7 +77,7 @@ def writable(text: str) -> Path:
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], str]:
-    """A parser of an argument that is one of `names`."""
+    """Return a function that parses an argument. The argument must be one of `names`."""
 
     def parse(name: str) -> str:
         if name not in names:
@@ -88,12 +88,12 @@ def one_of(names: Iterable[str]) -> Callable[[str], str]:
 
 
 def some_of(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """A parser of a comma-separated argument of `names`."""
+    """Return a function that parses a comma-separated argument. Each item must be one of `names`."""
     return lambda text: list(map(one_of(names), listed(text)))
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Add -M -N -K --batch, and the options of `arithmetic`, which describe one product."""
+    """Add the options that describe one product: -M -N -K --batch, and those that `arithmetic` reads."""
     for name, meaning in (("M", "rows of the result"), ("N", "columns of the result"), ("K", "length of the sums")):
         parser.add_argument(f"-{name}", type=positive, metavar=name.lower(), help=meaning)
     parser.add_argument("--batch", type=positive, default=1, metavar="COUNT", help="products per call (default: 1)")
@@ -117,7 +117,10 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def arithmetic(args: argparse.Namespace) -> Arithmetic:
-    """How the product is computed. Makes --threads take effect. Raises Mistake."""
+    """Return the Arithmetic that the options describe. Also limits this process to --threads threads, if given.
+
+    Raises Mistake if the types of --dtype and --inputs are unknown or do not fit together.
+    """
     pair = tuple((args.inputs * 2)[:2])
     pairs = {row.inputs for row in KERNELS if row.dtype == args.dtype and row.inputs}
     if len(args.inputs) > 2 or (pair and pair not in pairs):
@@ -130,7 +133,7 @@ def arithmetic(args: argparse.Namespace) -> Arithmetic:
         raise Mistake(str(error)) from None
     if args.threads:
         os.environ["GEMM_NUM_THREADS"] = str(args.threads)  # the probe's results depend on this variable
-        if args.threads >= threads.cores():  # all cores are no limit, as in set_num_threads
+        if args.threads >= threads.cores():  # as in set_num_threads, a limit of all cores counts as no limit
             del os.environ["GEMM_NUM_THREADS"]
         with suppress(BackendUnavailable):
             engine().lib.gemm_grant_threads(threads.granted())
@@ -140,12 +143,15 @@ def arithmetic(args: argparse.Namespace) -> Arithmetic:
 
 
 def pace(args: argparse.Namespace, usual: Pace) -> Pace:
-    """--iterations and --seconds; `usual` without them. With --seconds alone, the time limits the number of rounds."""
+    """Return the Pace that --iterations and --seconds ask for. A value that is not given comes from `usual`.
+
+    There is one exception: with --seconds alone, only the time limits the number of rounds.
+    """
     return Pace(args.iterations or (1 << 20 if args.seconds else usual.rounds), args.seconds or usual.seconds)
 
 
 def shape(args: argparse.Namespace) -> tuple[int, int, int] | None:
-    """(m, n, k) from -M -N -K; None if none of them is given."""
+    """(m, n, k) from -M -N -K; None if none of them is given. Raises Mistake if only some of them are given."""
     sizes = (args.M, args.N, args.K)
     if None not in sizes:
         return sizes
@@ -155,7 +161,10 @@ def shape(args: argparse.Namespace) -> tuple[int, int, int] | None:
 
 
 def check_kernels(names: Iterable[str] | None) -> list[Kernel]:
-    """The kernels called `names`. Raises Mistake, which lists similar names."""
+    """The catalog's kernels with these names, without duplicates.
+
+    Raises Mistake if there is no kernel with one of the names. The message lists similar names.
+    """
     try:
         for name in names or ():
             candidates.check_names("auto", name)
@@ -204,7 +213,7 @@ def select(args: argparse.Namespace) -> tuple[list[Device], dict[str, str]]:
 
 
 def save_json(path: Path, document: Mapping[str, Any], indent: int | None = 1) -> None:
-    """Write strict JSON. NaN and infinities, which JSON lacks, raise an error."""
+    """Write `document` as strict JSON. Raises ValueError for NaN and infinities, which JSON lacks, and Mistake."""
     save_text(path, json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -218,7 +227,7 @@ def save_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write `text` to a file that the user named. Raises Mistake."""
+    """Write `text` to a file that the user named. Raises Mistake if the file cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

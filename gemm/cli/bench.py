@@ -98,13 +98,13 @@ COLUMNS = (
     "host_gflops", "resident_s", "resident_best_s", "resident_spread", "resident_unsettled", "resident_gflops",
     "percent_of_peak", "valid", "worst_error", "checked", "sha256", "error",
 )  # fmt: skip
-"""Columns of a result except its samples."""
+"""The columns of a result in the CSV file: all values except the samples."""
 CPU = "the cpu backend"
 Row = dict[str, Any]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+    """Declare the arguments of `gemm bench`, including those of a comparison."""
     add_shape(parser)
     parser.add_argument("--shapes", type=shapes, metavar="LIST", help="MxNxK,MxNxK,...")
     parser.add_argument("--sizes", type=_sizes, metavar="LIST", help="N,N,... for N × N × N")
@@ -276,7 +276,10 @@ def _cpu(entered: list[Contestant]) -> Contestant | None:
 
 
 def _ratios(product: Shape, entered: list[Contestant]) -> list[Row]:
-    """For each other contestant, median and spread of (time of the cpu backend's fastest kernel ÷ its own time)."""
+    """Compare each other contestant with the cpu backend's fastest kernel. Returns [] if there is no such kernel.
+
+    Each row has the median and the spread of the rounds' ratios (time of that cpu kernel ÷ time of the contestant).
+    """
     cpu, rows = _cpu(entered), []
     for one in entered:
         if cpu and one is not cpu:
@@ -323,7 +326,11 @@ def _show(product: Shape, rows: list[Row]) -> None:
 
 
 def _compare(entered: list[Contestant], watch: Watch) -> None:
-    """Print which contestants are faster than the cpu backend, and which one is the fastest, if times permit that."""
+    """Print how each contestant's times compare with those of the cpu backend's fastest kernel.
+
+    If neither of the two fastest contestants is that kernel, these two are compared as well. If other processes kept
+    the machine too busy, the reason is printed instead.
+    """
     cpu = _cpu(entered)
     if len(entered) < 2:
         return

@@ -37,7 +37,7 @@ BENCHMARK_OPTIONS = ("M", "N", "K", "shapes", "kernel", "validate", "warmup")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+    """Add the options of a comparison to the parser of `gemm bench`, as a group of their own."""
     group = parser.add_argument_group(
         "comparison", "families of products on every backend and in other libraries, offload thresholds, a report"
     )
@@ -166,8 +166,12 @@ def _show_family(found: Comparison, family: str) -> None:
 
 
 def _regressions(old: Comparison, found: Comparison, timed: partial[Comparison]) -> list[verdicts.Change]:
-    """Print what changed since `old`, and return the slower times. A time that is slower is measured again, and counts
-    only if it is slower each time.
+    """Print what changed since `old`, and return the times that became slower.
+
+    A product with a slower time is measured again. The time counts as slower only if it is slower in each measurement.
+
+    Args:
+        timed: gemm.bench.comparison.compare with the arguments that are the same in each measurement.
     """
     noise = verdicts.noise(old.rows, found.rows)
     changes = verdicts.changes(old.rows, found.rows, noise)

@@ -20,7 +20,7 @@ EXAMPLES = """examples:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+    """Declare the arguments of `gemm explain`."""
     add_shape(parser)
     parser.add_argument("--trans-a", action="store_true", help="a is given transposed, k × m")
     parser.add_argument("--trans-b", action="store_true", help="b is given transposed, n × k")

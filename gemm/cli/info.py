@@ -45,7 +45,7 @@ MARKS = {"error": "x", "warning": "!", "note": "i"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+    """Declare the arguments of `gemm info`."""
     parser.add_argument("--json", nargs="?", type=writable, const=Path("-"), metavar="FILE",
                         help="print JSON instead, or write it to FILE")  # fmt: skip
     parser.add_argument("--check", action="store_true", help="find faults and their remedies; with --json as JSON")

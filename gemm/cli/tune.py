@@ -51,11 +51,11 @@ QUICK, MODEL = 3.7, 28.0
 """Seconds at most for the calibration of the cost model by `gemm tune --level model`, with --quick (QUICK) and without
 (MODEL). The whole command takes 5 and 30 seconds."""
 CPU_WORK = 1 << 31
-"""The most FLOPs of a product in SHAPES that an OpenCL device on the CPU is tuned for."""
+"""An OpenCL device on the CPU is tuned only for those products of SHAPES that have at most this many FLOPs."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+    """Declare the arguments of `gemm tune`."""
     add_selection(parser)
     parser.add_argument("--level", choices=("off", "model", "fast", "full"),
                         help="off: measure nothing; model: calibrate the predicted times; fast: tune kernel "
@@ -110,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
         devices, _ = select(args)
     if devices and level == "model":
         if probe.disturbance() and not args.quick:
-            probe.forget(("probe", "costs"))  # the calibration belongs to the predictions from the old rates
+            # Other processes disturbed the probe. Its rates, and the calibration based on them, are measured again.
+            probe.forget(("probe", "costs"))
             verification.forget_choices()
         _calibrate(devices, min(args.time_budget, QUICK if args.quick else MODEL))
     elif devices and level != "off":

@@ -39,11 +39,12 @@ class Outcome:
     Attributes:
         passed: the number of checks that passed. The first failure ends the checks of the kernel.
         total: the number of all checks.
-        ordered: whether the reproducible bits are those of the contract; None if the kernel has no reproducible form.
+        ordered: whether the reproducible bits are those of the contract; None if the contract has no such bits for the
+            kernel on this device.
         sha256: the hash of the reproducible result, with --hashes.
         seconds: the time of all checks, compilation included.
         error: the first failure, or "".
-        left_out: {what could not be covered: why}.
+        left_out: {what the checks could not cover: why}.
     """
 
     kernel: str
@@ -59,7 +60,7 @@ class Outcome:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments."""
+    """Declare the arguments of `gemm verify`."""
     add_selection(parser)
     parser.add_argument("--quick", action="store_true", help="run only the short cases")
     parser.add_argument("--hashes", action="store_true", help="check only the reproducible results, and print hashes")

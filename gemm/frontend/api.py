@@ -54,13 +54,15 @@ def gemm(
     `gemm.dask.gemm`.
 
     Args:
-        a, b: (..., m, k) and (..., k, n) arrays, or b a matrix packed by `prepare`. A vector (k,) counts as one row (a)
-            or one column (b), which the result lacks. Leading axes broadcast as in np.matmul.
+        a, b: (..., m, k) and (..., k, n) arrays. b may also be a matrix packed by `prepare`. A vector (k,) counts as
+            one row (a) or as one column (b); the result then lacks this axis. Leading axes broadcast as in np.matmul.
         c: array that broadcasts to the shape of the result. Read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
         trans_a, trans_b: False or "N": as given. True or "T": last two axes exchanged. "C": also conjugated.
-        out: array of exactly the result's shape for the result, which may overlap a, b and c. Default: a new array.
-        dtype: of the arithmetic and the result. Default: NumPy's promotion, in which fp8 counts as bfloat16.
+        out: array that receives the result. It has exactly the result's shape, and may overlap a, b and c. Default: a
+            new array.
+        dtype: the dtype of the arithmetic and of the result. Default: NumPy's promotion of the operands' dtypes, in
+            which fp8 counts as bfloat16.
         precision: "highest", "high" or "medium": the error bound of each element (docs/contract.md).
         reproducible: True: the same bits on every device, by one chain of fused multiply-adds in the order of k.
         backend: "auto", "cpu", "opencl", "cuda", "numpy"; a target such as "neon"; a device such as "opencl:1";
@@ -76,6 +78,7 @@ def gemm(
         ValueError, TypeError: an argument is wrong. The message names the argument, and nothing was written.
         BackendUnavailable: the backend, device or kernel that was named cannot run here.
         MemoryError: no device had enough memory for the product.
+        RuntimeError: `out` is c, and a kernel failed when it may already have overwritten a part of c.
     """
     named = trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation
     classes = type(trans_a), type(trans_b), type(reproducible)
@@ -96,7 +99,8 @@ def _product(given: Given, options: Options) -> Any:
         return call.finish()
     chosen = call.run()
     if chosen is not None and cache is not None:
-        merged = chosen.kernel.backend != "numpy"  # NumPy's bits may differ between a stack and single products
+        # gemm.batching may compute products as one stack. NumPy's bits may differ between a stack and single products.
+        merged = chosen.kernel.backend != "numpy"
         cache.learn_product(began, execute.launcher(chosen), call, given, merged=merged)
     return call.finish()
 
@@ -148,7 +152,7 @@ class GemmPlan:
         asked = options.backend, options.kernel
         execute.deliver(example.problem, *asked, holder, lambda chosen: self._take(chosen, example))
         self._cache = plan_cache.PlanCache(4)
-        self._run = self._cache.run  # the lookups of both names would take 5 % of a small product
+        self._run = self._cache.run  # looking up `_cache` and `run` in each call takes 5 % of a small product
 
     def _take(self, chosen: Plan, example: Call) -> None:
         """Use the plan `chosen` for products like `example`. Raises KernelFailed."""
@@ -250,7 +254,10 @@ def plan(
     precision: Precision = "highest", reproducible: bool = False, backend: Backend = "auto", kernel: str | None = None,
     bias: Any = None, activation: Activation | None = None,
 ) -> GemmPlan:  # fmt: skip
-    """A `GemmPlan` for repeated products like this one; computes no product. Arguments and errors are as for `gemm`."""
+    """Return a `GemmPlan` for repeated products like this one. No product is computed.
+
+    Arguments and errors are as for `gemm`.
+    """
     if refuse := interop.maker("plan", a.__class__, b.__class__):
         refuse()
     options = Options(trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation)
@@ -280,7 +287,7 @@ def show(chosen: GemmPlan, *, every: bool = False) -> None:
     """Print a plan, as wide as the terminal permits: its candidates, why other kernels cannot run, and the choice.
 
     Args:
-        every: print all candidates and all reasons, not only as many as fit on a screen.
+        every: True: print all candidates and all reasons. False: print as many as fit on a screen.
     """
     from gemm.core import text  # imported here because a product needs no text
 
@@ -302,7 +309,10 @@ def show(chosen: GemmPlan, *, every: bool = False) -> None:
 
 
 def _summary(chosen: GemmPlan) -> list[str]:
-    """The problem of a plan, what the device does with the operands (if anything), and the choice."""
+    """Lines about a plan: the problem, what the device does with the operands, the sizes of blocks, and the choice.
+
+    The lines about operands and blocks are absent if nothing is known about them.
+    """
     problem: Problem = chosen._problem
     batch = f"{problem.batch} × " if problem.batch > 1 else ""
     lines = [f"{batch}{problem.m} × {problem.n} × {problem.k} {problem.dtype}, operands on {problem.device}"]
@@ -314,9 +324,10 @@ def _summary(chosen: GemmPlan) -> list[str]:
 
 
 def _ranked(chosen: GemmPlan) -> tuple[list[Candidate], list[Candidate]]:
-    """The candidates of a plan that can run, in the order in which `auto` prefers them; and those that cannot run.
+    """Return (able, excluded): the candidates of a plan that can run, and those that cannot run.
 
-    The NumPy reference is the last of the former. Kernels that failed in this process are the first of the latter.
+    `able` is in the order in which `auto` prefers the candidates, with the NumPy reference at the end. `excluded` has
+    only kernels for the types of the plan, and begins with kernels that failed in this process.
     """
     found, problem = chosen.candidates, chosen._problem
     able = [c for c in found if c.seconds is not None]
@@ -345,8 +356,9 @@ def _cells(chosen: GemmPlan, c: Candidate) -> list[str]:
 
 
 def _remarks(chosen: GemmPlan, able: list[Candidate]) -> list[str]:
-    """A sentence for each rule, other than the least predicted time, that decides between these candidates. The last
-    sentence says if the predictions are not reliable.
+    """A sentence for each rule, other than the least predicted time, that decides between these candidates.
+
+    If the predictions are not reliable, the last sentence says why.
     """
     found = []
     if len(able) > 1 and able[-1].kernel.dtype == "*":
@@ -363,7 +375,10 @@ def _why_not(c: Candidate) -> str:
 
 
 def _reasons(excluded: list[Candidate]) -> list[str]:
-    """The reasons why candidates cannot run, LEFT_OUT at most. Kernels of a device with the same reason are counted."""
+    """At most LEFT_OUT lines that say why candidates cannot run.
+
+    Kernels that are excluded on one device for the same reason share a line, which gives their number.
+    """
     groups: dict[tuple[str, str], list[str]] = {}
     for c in excluded:
         groups.setdefault((c.device.key, _why_not(c).split(" (")[0].split(", which")[0]), []).append(c.kernel.name)

@@ -52,13 +52,13 @@ Host = np.ndarray | list[Any] | tuple[Any, ...]
 
 
 class Packed(Protocol):
-    """A matrix of gemm.prepare."""
+    """A packed matrix, as gemm.prepare returns it. It can be passed as b."""
 
     def product(self, given: Given, options: Options) -> Any: ...
 
 
 class Arithmetic(TypedDict, total=False):
-    """The keyword arguments of all functions that compute products, with the exception of dtype."""
+    """The keyword arguments that every function for products accepts, with the exception of dtype."""
 
     precision: Precision
     reproducible: bool
@@ -156,8 +156,8 @@ class Call:
         bias: an operand of shape (1, n) or (m, 1) with the dtype of the product, or None.
         problem: the Problem by which a plan is chosen.
         shape: the shape of the result that the caller receives.
-        direct: True if the kernel reads the caller's own operands, not conjugated copies, and writes to the caller's
-            result: to the caller's `out`, or to the new array that is returned.
+        direct: True if two conditions hold: no operand is a conjugated copy, and the kernel writes to the caller's
+            `out` or to the new array that is returned. Operands that were converted or aligned may still be copies.
         options: the caller's options.
         finish: function that returns the caller's result. If the field `out` is a temporary array, `finish` first
             copies this array to the caller's out.
@@ -177,7 +177,10 @@ class Call:
     bias: Operand | None = None
 
     def run(self, first: tuple[Plan, Launch] | None = None) -> Plan | None:
-        """Compute the product by `execute.run`. `first` is the plan to try first, and its launch."""
+        """Compute the product by `execute.run`, and return the result of `execute.run`: a plan or None.
+
+        first: (the plan to try first, its launch).
+        """
         return execute.run(
             self.problem, self.options.backend, self.options.kernel,
             (self.a, self.b, self.c, self.out, self.alpha, self.beta, self.bias), first,
@@ -223,9 +226,9 @@ class Shapes(NamedTuple):
 
 
 def normalise(given: Given, options: Options, own: tuple[Ints, ...] = ()) -> Call:
-    """Check every argument and build the Call. Does not write to out. Each error names the wrong argument.
+    """Check every argument and build the Call. Does not write to out. The message of an error names the wrong argument.
 
-    own: the shapes of a and b for errors, if they differ from the shapes of the operands in `given`.
+    own: the shapes of a and b as the caller passed them, for messages. (): the shapes of the operands in `given`.
     """
     if options.reproducible is not True and options.reproducible is not False:
         check_reproducible(options.reproducible)
@@ -306,7 +309,10 @@ def _on_device_as(kind: DType, name: str, operand: Operand | None) -> None:
 
 
 def _shapes(left: tuple[Operand, bool], right: tuple[Operand, bool], own: tuple[Ints, ...], options: Options) -> Shapes:
-    """The shapes of the product of two results of `_matrix`. `own`: the shapes that the caller passed, for errors."""
+    """The Shapes of a product. Raises ValueError if the shapes of a and b do not agree.
+
+    left, right: the results of `_matrix` for a and for b. own: the shapes that the caller passed, for messages.
+    """
     (x, row), (y, column) = left, right
     (m, k), (rows, n) = x.shape[-2:], y.shape[-2:]
     if k != rows:
@@ -323,14 +329,14 @@ def _shapes(left: tuple[Operand, bool], right: tuple[Operand, bool], own: tuple[
 
 
 def passed(own: tuple[Ints, ...], options: Options) -> str:
-    """The shapes `own` of a and b that the caller passed, with the options that transpose them, for errors."""
+    """Text for messages: the shapes `own` of a and b as the caller passed them, and the options that transpose them."""
     flags = (f", trans_a={options.trans_a!r}", options.trans_a), (f", trans_b={options.trans_b!r}", options.trans_b)
     of_a, of_b = (text if flag not in (False, "N", "n") else "" for text, flag in flags)
     return f"a has shape {own[0]}{of_a} and b has shape {own[1]}{of_b}"
 
 
 def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | None, Operand | None]:
-    """c and bias as the kernel reads them. None: the kernel does not read the operand."""
+    """Return (c, bias) as the kernel reads them. None stands for an operand that the kernel does not read."""
     z, bias, whole = views.c, views.bias, shapes.whole
     if z is not None:
         try:
@@ -349,7 +355,7 @@ def _summands(views: Given, types: Types, shapes: Shapes) -> tuple[Operand | Non
 
 
 def _factors(x: Operand, y: Operand, types: Types, shapes: Shapes) -> tuple[Operand, Operand, int, Any]:
-    """The operands a and b as the kernel reads them, the length of the axis k, and alpha."""
+    """Return (a as the kernel reads it, b as the kernel reads it, k, alpha)."""
     m, n, k, batch = shapes[:4]
     kinds = tuple(map(operands.named, types.inputs, types.inputs)) or (types.kind, types.kind)
     if k == 0 or types.alpha == 0:
@@ -434,10 +440,12 @@ def _common(given: tuple[tuple[str, DType, int], ...], asked: DType | None, _: i
 
 @lru_cache(256)
 def _inputs(a: DType, b: DType, kind: DType, backend: str | None) -> tuple[str, ...]:
-    """The names of the types of a and b if a kernel reads these types directly and they are narrower than `kind`; else
-    ().
+    """Return (name of a's type, name of b's type) if a kernel reads these types and has results of the wider `kind`.
 
-    For operands on a device, the kernel must belong to `backend`, because gemm does not convert operands on a device.
+    Else return ().
+
+    backend: the backend of the device that holds the operands, or None for operands in host memory. With a backend,
+    only kernels of this backend count, because gemm does not convert operands on a device.
     """
     pair = a.name, b.name
     if pair not in INPUTS:
@@ -449,7 +457,11 @@ def _inputs(a: DType, b: DType, kind: DType, backend: str | None) -> tuple[str, 
 
 
 def scalar(name: str, value: Any, kind: DType) -> Any:
-    """alpha or beta rounded to `kind`, as a NumPy scalar."""
+    """alpha or beta rounded to `kind`, as a NumPy scalar. `name` is for messages.
+
+    Raises TypeError if `value` is not a number or cannot scale a product of `kind`, and ValueError if `value` does not
+    fit `kind`.
+    """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if value.__class__ is float and value in (0.0, 1.0) and kind.kind in "fc":  # a fast path for the usual values
@@ -471,7 +483,7 @@ def scalar(name: str, value: Any, kind: DType) -> Any:
 
 
 def _bias(bias: Operand, shapes: Shapes, kind: DType) -> Operand:
-    """`bias` as a matrix with one row or one column."""
+    """`bias` as a matrix with one row or one column. Raises TypeError or ValueError for a wrong dtype or shape."""
     m, n = shapes[:2]
     if not operands.is_number(bias.dtype) or not np.can_cast(bias.dtype, kind, "same_kind"):
         raise TypeError(f"bias has dtype {bias.dtype}, which cannot be cast to the product's {kind}; convert it first")
@@ -486,7 +498,10 @@ def _bias(bias: Operand, shapes: Shapes, kind: DType) -> Operand:
 
 
 def transposes(name: str, trans: Trans) -> tuple[bool, bool]:
-    """Whether the option trans_a or trans_b exchanges the last two axes, and whether it conjugates."""
+    """Return (whether the value `trans` of trans_a or trans_b exchanges the last two axes, whether it conjugates).
+
+    Raises ValueError or TypeError if `trans` is no value of this option.
+    """
     if isinstance(trans, str):
         if trans.upper() not in ("N", "T", "C"):
             raise ValueError(f'trans_{name} must be a bool, "N", "T" or "C", not {trans!r}')
@@ -497,7 +512,7 @@ def transposes(name: str, trans: Trans) -> tuple[bool, bool]:
 
 
 def _matrix(name: str, operand: Operand, trans: Trans, axis: int) -> tuple[Operand, bool]:
-    """`operand` as a stack of matrices, transposed as `trans` says; and True if `operand` is a vector.
+    """Return (`operand` as a stack of matrices, transposed as `trans` says; whether `operand` is a vector).
 
     A vector gets a new axis of length 1 at `axis` and is not transposed.
     """
@@ -512,8 +527,7 @@ def _matrix(name: str, operand: Operand, trans: Trans, axis: int) -> tuple[Opera
 
 
 def _target(read: Given, shapes: Shapes, kind: DType, given: Given) -> tuple[Operand, bool, Callable[[], Any]]:
-    """The array that the kernel writes, whether that array is the caller's result, and a function that returns the
-    caller's result.
+    """Return (the array that the kernel writes, whether it is the caller's result, Call.finish).
 
     The kernel writes directly to the caller's `out` if `_direct` allows it. Otherwise, for example if `out` overlaps an
     operand or the result needs a cast, the kernel writes to a temporary array, which is copied to `out` at the end.
@@ -569,6 +583,6 @@ def _copy_on_device(source: Any, target: Operand) -> None:
     rows = [row for row in rows if not candidates.unavailable(row, device)]
     row = ([row for row in rows if not row.inputs] or rows)[-1]
     a, b = (operands.nothing_of(source, *batch, *ends) for ends in ((m, 0), (0, n)))
-    inputs = row.inputs  # any types will do: the kernel reads no elements of a and b
+    inputs = row.inputs  # the kernel reads no elements of a and b, so their types do not matter
     problem = Problem(dtype, m, n, 0, math.prod(batch), alpha="x", beta="1", device=device.key, inputs=inputs)
     execute.run(problem, "auto", row.name, (a, b, source, target, -1.0, 1.0, None))

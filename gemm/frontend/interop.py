@@ -23,9 +23,9 @@ class Kind(NamedTuple):
     Attributes:
         library, name: the module and the name of the class. gemm looks the class up only if the module is loaded.
         read: read(array, name) returns the array as an operand; `name` is for errors.
-        maker: maker() returns the module that computes products of such arrays. `gemm.gemm` calls the module's
-            `product`, and `gemm.tensordot` calls the module's `tensordot` if it has this function. None: gemm itself
-            multiplies the operand that `read` returns.
+        maker: maker() returns the module that computes products of such arrays. The module may have the functions
+            `product`, `tensordot` and `plan`. gemm.gemm, gemm.tensordot and gemm.plan call them for such arrays. None:
+            gemm itself multiplies the operand that `read` returns.
         only_b: True: `maker` applies only if b is such an array.
     """
 
@@ -102,9 +102,10 @@ def _reader(kind: type) -> Callable[[Any, str], Operand]:
 
 @lru_cache(256)
 def maker(function: str, *kinds: type) -> Any:
-    """The function that computes products of operands of these classes (of a, b, ...). None: gemm itself computes them.
+    """Look up `function` ("product", "tensordot" or "plan") in the module that handles operands of these classes.
 
-    `function` is the name of the function to look up, such as "product" or "tensordot".
+    `kinds` are the classes of a, b, ...; KINDS has the modules. Returns None if there is no such module, or if the
+    module lacks the function; gemm itself then handles the operands.
     """
     for row in KINDS:
         if row.maker is not None and any(map(row.has, kinds[1:2] if row.only_b else kinds)):
@@ -158,8 +159,8 @@ def wrap_output(array: Any) -> Operand:
     if isinstance(operand, DeviceView):
         readonly = operand.readonly
     else:
-        # `array` is wrapped twice. If the two operands overlap, they are views of the caller's array, not copies. Empty
-        # operands never overlap; any object with a shape is therefore accepted if the operand is empty.
+        # `array` is wrapped twice. If the two results overlap, they are views of the caller's array, not copies. Empty
+        # results never overlap. If the result is empty, any object with a shape is therefore accepted.
         shared = overlap(operand, wrap(array, "out")) if operand.size else hasattr(array, "shape")
         if operand is not array and not shared:
             raise TypeError(f"out must be an array to write to, not {type(array).__name__}")

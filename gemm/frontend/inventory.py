@@ -161,8 +161,9 @@ def machine() -> dict[str, Any]:
 def commit() -> str | None:
     """The git commit of the checkout that contains the package, with "-dirty" appended if files are changed.
 
-    The environment variable GEMM_COMMIT replaces the commit; it is set for copies of a checkout on devices under test.
-    Without this variable, the result outside of a checkout is None.
+    If the environment variable GEMM_COMMIT is set, the result is its value. The variable is for copies of a checkout
+    without its git folder, such as those on devices under test. If it is not set, the result is None outside of a
+    checkout, without git, and before the first commit.
     """
     import subprocess
 
@@ -259,7 +260,8 @@ def sections(*, every: bool = True) -> Iterator[str]:
     """The text of `gemm info`, in pieces.
 
     Args:
-        every: list all kernels, not only how many kernels each device can run, and those that failed.
+        every: True: list all kernels. False: give only the number of kernels that each device can run, and at most five
+            kernels that failed verification.
     """
     built = versions()
     here = machine()

@@ -5,9 +5,9 @@ Checking the arguments of a small product takes longer than computing the produc
 their dtypes, shapes and strides. A value is either a plan of the CPU engine (csrc/python/memo.c) or the launches on a
 device, which need only new addresses. `gemm.gemm` is a C function that looks up the PlanCache first (front.c).
 
-Some products are unknown or must not be repeated from the cache: overlapping operands, subclasses of arrays, read-only
-outputs, other dtypes. These products go through the checks in Python, with the same result. alpha, beta and the bias
-are arguments of a launch; the key contains only whether alpha and beta are 0.
+A product that is not in the cache goes through the checks in Python, with the same result. So does a product that must
+not be repeated from the cache because of its operands: overlapping operands, subclasses of arrays, read-only outputs,
+other dtypes. alpha, beta and the bias are arguments of a launch; the key contains only whether alpha and beta are 0.
 
 Cached plans belong to an era (`since`). An era ends when a kernel or device fails, for example. A plan that was chosen
 in an ended era is neither repeated nor added to the cache, even if its product was running when the era ended.
@@ -115,8 +115,10 @@ class Known(NamedTuple):
     device: Device
 
     def scales(self, alpha: Any, beta: Any) -> tuple[Any, Any] | None:
-        """alpha and beta, rounded for the launch. None: the checks in Python must handle these values or report the
-        error.
+        """Return (alpha, beta), rounded for the launch. If the problem has k = 0, `self.alpha` replaces alpha.
+
+        Return None if the checks in Python must handle these values: a value is wrong, or a value other than 0 would be
+        rounded to 0.
         """
         try:
             found = _rounded(alpha, beta, self.dtype)
@@ -168,7 +170,7 @@ class DevicePlans(threading.local):
             return known.replay(a, b, c, out, *scales, bias)
         except KernelFailed as error:
             if not error.spoilt:
-                return None  # the caller then takes the path of unknown products, which handles the same error
+                return None  # the caller then computes the product by execute.run, which handles a second failure
             with delivering("a repeated product"):
                 raise
 
@@ -182,7 +184,7 @@ class DevicePlans(threading.local):
         return (None, ()) if found is None or scales is None else (found, scales)
 
     def _key(self, given: Operands) -> object:
-        """The cache's key of a product, or None if the product cannot be cached."""
+        """The key of a product in `self._known`; None if no product with such operands can be in this cache."""
         a, b, c, out, bias, alpha, beta = given
         kind = a.__class__
         read = self._signatures.get(kind)
@@ -254,8 +256,8 @@ class PlanCache(_Memo):  # type: ignore[misc]
         Args:
             began: the value of `since()` before the plan was chosen.
             given: the caller's operands. For a prepacked matrix, b is the packed array, or None on a device.
-            merged: True: also add a launch that has no native plan. Only a Batch uses such an entry, to compute many
-                such products as one stack.
+            merged: True: also add a product that has no plan of the CPU engine (no `launch.native`). Only gemm.batching
+                uses such an entry, to compute many products like this one as one stack.
         """
         if not call.direct or not call.shape:
             return
@@ -276,7 +278,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
             return
         # memo.c accepts only the bfloat16 that operands.bfloat16 returns.
         bfloat16 = operands.bfloat16("repeated") if problem.dtype == "bfloat16" else None
-        right = None if isinstance(call.b, DeviceView) else call.b  # None skips the check below: a prepacked b fits
+        right = None if isinstance(call.b, DeviceView) else call.b  # a prepacked b fits; None skips the check below
         for x, y in zip((a, b, c, out, bias), (call.a, right, call.c, call.out, call.bias), strict=True):
             kind = getattr(x, "dtype", None)
             if x is not None and y is not None and kind != y.dtype:
@@ -312,7 +314,7 @@ verification.repeating.append(forget)
 
 
 def find(options: object) -> PlanCache | None:
-    """The PlanCache in `memos` for these options. None: there is none, or an option is not hashable."""
+    """The PlanCache in `memos` for these options; None if `memos` has no such PlanCache, or an option is unhashable."""
     try:
         return memos.get(options)
     except TypeError:
@@ -344,8 +346,10 @@ _at_once: dict[Any, Any] = {}
 
 
 def front(function: Function) -> Function:
-    """A C function in front of `function` (gemm.gemm). It calls `function` only for products that no PlanCache knows;
-    see front.c.
+    """Return a C function that replaces `function` (gemm.gemm). See front.c.
+
+    The C function calls `function` only for products that no PlanCache knows. If the C extension was not built, the
+    result is `function` itself.
     """
     if not built:
         return function
@@ -361,8 +365,10 @@ def front(function: Function) -> Function:
 
 
 def at_once(function: Function) -> Function:
-    """The variant of a C function from `front` for callers that need the result immediately. `gemm.batching` does not
-    delay the products of this variant.
+    """The variant of a C function from `front` for callers that need the result immediately.
+
+    `gemm.batching` does not delay the products of this variant. If the C extension was not built, the result is
+    `function` itself.
     """
     return cast(Function, _at_once.get(function, function))
 

@@ -35,8 +35,8 @@ class Frame:
         options: the options of this block.
         outer: the frame of the enclosing block, or None.
         owner: the object that the `with` statement entered (a `Using`).
-        live: False after the block has ended. A new asyncio task gets a copy of the context, with the same Frame
-            objects, so a block that ends in one task is over in the other task as well.
+        live: False after the block has ended. A new asyncio task gets a copy of the context, which has the same Frame
+            objects. A block that ends in one task therefore ends in the other task as well.
     """
 
     options: Options
@@ -265,7 +265,10 @@ class Bare:
         return {**(inside() or _NONE), **self.options}
 
     def attempt(self, product: Callable[..., Any] | None) -> Any:
-        """The result of `product`, a product function; NotImplemented if it is None or NumPy must compute it."""
+        """The result of `product`, which is a product function or None.
+
+        NotImplemented if `product` is None, or if NumPy must compute the result.
+        """
         return attempt(product, self.around(), self.args, self.kwargs) if product else NotImplemented
 
     def back(self, result: Any) -> Any:

@@ -41,7 +41,8 @@ def einsum(
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
             result. Operands are arrays in host memory.
-        out: an array of exactly the result's shape. Default: a new array, or a view of a single operand without sums.
+        out: an array of exactly the result's shape. Default: a new array. If there is only one operand and no sum, the
+            default is a view of the operand.
         optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. True: "greedy". False: a single step.
         dtype: the dtype of every step and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
             dtypes. For float16 and bfloat16, the steps are computed in float32, and the result is rounded once.
@@ -104,7 +105,7 @@ def _contracted(step: Ints, terms: list[Term], output: str, work: DType, options
 
 
 class View(NamedTuple):
-    """How an operand becomes a term.
+    """How an operand becomes a Term, which is an array with one label for each axis.
 
     Attributes:
         diagonal: subscripts for np.einsum that take the diagonals of repeated labels; "" if no label is repeated.
@@ -165,7 +166,7 @@ def _reading(subscripts: str, shapes: tuple[Ints, ...], optimize: Any) -> Readin
     for i, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
         own: dict[str, int] = {}
         for label, length in zip(term, shape, strict=True):
-            # The axes of a diagonal must have the same length. (NumPy may accept the lengths 0 and 1.)
+            # The axes of a diagonal must have the same length. (NumPy accepts lengths 0 and 1 for some subscripts.)
             if own.setdefault(label, length) != length:
                 raise ValueError(f"label {label!r} of operand {i} has lengths {own[label]} and {length}")
         for label, length in own.items():
@@ -202,7 +203,7 @@ def _view(term: str, shape: Ints, sizes: dict[str, int]) -> View:
 
 
 def _spelled(arguments: tuple[Any, ...]) -> tuple[str, list[Any]]:
-    """The subscripts and operands from either form of np.einsum's arguments."""
+    """Return (subscripts, operands) from either form of np.einsum's arguments: with a string, or lists of labels."""
     if len(arguments) < 2:
         raise ValueError("einsum needs subscripts and at least one operand, or an operand and its labels")
     if isinstance(arguments[0], str):

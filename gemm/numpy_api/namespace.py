@@ -65,7 +65,7 @@ def asarray(obj: Any, /, **kwargs: Any) -> Any:
 
 
 def _making(name: str) -> Callable[..., Any]:
-    """A wrapper of NumPy's function `name` that returns an Array."""
+    """Return a function that calls NumPy's function `name` and returns the result as an Array."""
     own = getattr(np, name)
 
     @wraps(own)

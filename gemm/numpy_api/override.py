@@ -79,8 +79,8 @@ class Using:
     def __exit__(self, *_: object) -> None:
         """End the innermost block of this object that is active in the current context.
 
-        If there is no such block, nothing happens: the call comes from another context (a generator was closed late),
-        or is one exit too many.
+        If there is no such block, nothing happens. Then the call either comes from another context (a generator was
+        closed late), or there were more exits than entries.
         """
         frame = active.get()
         while frame is not None and not (frame.live and frame.owner is self):
@@ -113,7 +113,10 @@ class Using:
 
 
 def _live(frame: Frame | None) -> Frame | None:
-    """The innermost frame from `frame` outwards whose block has not ended. A block may end in another context."""
+    """The innermost frame whose block has not ended, among `frame` and the frames around `frame`; or None.
+
+    Blocks may have ended in another context, so any of these frames may belong to a block that has ended.
+    """
     while frame is not None and not frame.live:
         frame = frame.outer
     return frame
@@ -132,7 +135,10 @@ _PRODUCTS = {**PRODUCTS, "multi_dot": _multi_dot}
 
 
 def _replacement(own: Any, product: Callable[..., Any]) -> Any:
-    """A function that calls `product` inside `use` and `own` outside. It has the attributes of `own`."""
+    """Return a function that calls `product` inside `use`, and `own`, which is NumPy's function, outside.
+
+    Inside `use`, it also calls `own` if gemm does not support the arguments. It has the attributes of `own`.
+    """
 
     def replaced(*args: Any, **kwargs: Any) -> Any:
         options = inside()
@@ -202,7 +208,7 @@ _PROTOCOLS = ("__array_ufunc__", "__array_function__")
 
 
 def _patched(module: ModuleType) -> type[ModuleType]:
-    """The subclass of _Patched for a module."""
+    """Create the subclass of _Patched for numpy or numpy.linalg, with a property for each product of the module."""
     originals = {name: getattr(module, name) for name in _PRODUCTS if hasattr(module, name)}
     names = {name: _replaced(name, own, _replacement(own, _PRODUCTS[name])) for name, own in originals.items()}
     return type(_Patched.__name__, (_Patched,), names)

@@ -127,8 +127,9 @@ def matrix_transpose(x: Any, /) -> Any:
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
-    """np.transpose: `a` with its axes in the order `axes`, or in reverse order. Arrays of other libraries use their own
-    method.
+    """np.transpose: `a` with its axes in the order `axes`, by default in reverse order.
+
+    Arrays of other libraries are transposed by a method of their library.
     """
     array = _array(a, "a")
     if isinstance(array, np.ndarray):
@@ -137,7 +138,10 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
 
 
 def paired(a: Ints, b: Ints, axes: Any) -> tuple[list[int], list[int]]:
-    """The axes to sum over, of arrays with the shapes a and b, as non-negative numbers. `axes`: as for `tensordot`."""
+    """Return (axes of the first array to sum over, axes of the second array), as non-negative numbers.
+
+    a, b: the shapes of the two arrays. axes: as for `tensordot`. Raises the errors that `tensordot` documents.
+    """
     try:
         left, right = axes
     except TypeError:
@@ -200,7 +204,7 @@ def _shaped(array: Any, shape: Sequence[int], name: str) -> Any:
 
 
 class Term(NamedTuple):
-    """An operand: an array with one label for each axis. All labels differ."""
+    """An operand or an intermediate result: an array with one label for each axis. All labels differ."""
 
     array: np.ndarray
     labels: tuple[Any, ...]

@@ -28,8 +28,8 @@ BUILT = ""
 _NAME = "_gemm_peers_native"
 _FLAGS = ["-O3", "-ffp-contract=fast", "-Wno-psabi"]
 _OWN_SYMBOLS = ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)
-"""How libraries are loaded. They define the same symbols, and MKL makes its own global: without RTLD_DEEPBIND, the
-cblas_sgemm of BLIS would call MKL's sgemm_."""
+"""The flags with which libraries are loaded. BLAS libraries define the same symbols, and MKL makes its symbols global.
+Without RTLD_DEEPBIND, the cblas_sgemm of BLIS would call MKL's sgemm_."""
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _BYTES = ("uint8", "int8", "int32")
 """The types of a, b and out of MKL's gemm_s8u8s32, which takes the unsigned matrix first if matrices are row-major."""
@@ -88,7 +88,10 @@ def address(array: np.ndarray) -> Any:
 
 
 class Cblas(Peer):
-    """A library with cblas_sgemm, cblas_dgemm and so on, or some of them. wide: its integers have 64 bits, not 32."""
+    """A library with cblas_sgemm and possibly other functions of the C interface (cblas_dgemm, ...).
+
+    symbol: the format of the functions' names. wide: True if the library's integers have 64 bits, False if 32.
+    """
 
     compiled = True
 
@@ -150,7 +153,10 @@ class Cblas(Peer):
 
 
 def _layout(x: np.ndarray) -> tuple[int, int]:
-    """(CBLAS_TRANSPOSE, leading dimension) of a matrix or a stack. Raises Unable if neither axis has stride 1."""
+    """(CBLAS_TRANSPOSE, leading dimension in elements) of a matrix, or of each matrix of a stack.
+
+    Raises Unable if neither of the last two axes has a stride of one element.
+    """
     (rows, columns), (down, right) = x.shape[-2:], (stride // x.itemsize for stride in x.strides[-2:])
     # A matrix of one row may have any row stride, but BLAS demands a leading dimension of at least the row length.
     if right == 1:
@@ -163,10 +169,12 @@ def _layout(x: np.ndarray) -> tuple[int, int]:
 def mkl() -> Cblas:
     """MKL from its single dynamic library, in the mkl package of PyPI or in the system.
 
-    The default of $MKL_THREADING_LAYER is INTEL, but GNU if PyTorch is loaded. PyTorch loads libgomp, which also
-    exports the functions of Intel's OpenMP. On the layer INTEL, MKL would then run on both runtimes and give WRONG
-    results with two or more threads. This function therefore replaces INTEL by GNU if PyTorch is loaded. (MKL itself
-    also overrides the variable silently.) To time MKL on its own OpenMP, run without PyTorch.
+    $MKL_THREADING_LAYER names the library for MKL's threads. The default is INTEL, or GNU if PyTorch is loaded. PyTorch
+    loads libgomp, which also exports the functions of Intel's OpenMP. On the layer INTEL, MKL would then run on both
+    runtimes and give WRONG results with two or more threads. If PyTorch is loaded, this function therefore replaces
+    INTEL by GNU. (MKL itself also overrides the variable silently.) To time MKL on its own OpenMP, run without PyTorch.
+
+    Raises Absent if MKL cannot be loaded, or if $MKL_THREADING_LAYER has another value than the keys of _MKL_LAYERS.
     """
     with_torch = "torch" in sys.modules
     layer = "GNU" if with_torch else "INTEL"
@@ -177,7 +185,7 @@ def mkl() -> Cblas:
     folders = [Path(sys.prefix, "lib"), Path(sys.prefix, "Library", "bin")]
     if layer == "INTEL":
         for runtime in _files(folders, "libiomp5.so", "libiomp5md.dll"):
-            ctypes.CDLL(runtime)  # MKL needs it, but the loader does not search its folder
+            ctypes.CDLL(runtime)  # MKL needs this runtime, but the loader does not search the runtime's folder
     path = _path(folders, ("libmkl_rt.so*", "mkl_rt*.dll"), "mkl_rt", "pip install mkl")
     try:
         ctypes.CDLL(path).MKL_Set_Threading_Layer(c_int(_MKL_LAYERS[layer]))  # must be the first call of MKL
@@ -200,7 +208,10 @@ def _files(folders: Iterable[Path], *patterns: str) -> list[str]:
 
 
 def _path(folders: Iterable[Path], patterns: Iterable[str], name: str, remedy: str) -> str:
-    """The first library in `folders`, or the one that the loader finds by its name. Raises Absent."""
+    """The first file in `folders` that matches one of `patterns`, else the library that the loader finds for `name`.
+
+    Raises Absent, with `remedy` in its text, if there is no such library.
+    """
     for path in (*_files(folders, *patterns), find_library(name)):
         if path:
             return path

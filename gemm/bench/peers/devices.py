@@ -56,7 +56,10 @@ class CLBlast:
         self._queue = ctypes.c_void_p(queue.int_ptr)
 
     def multiply(self, a: Any, b: Any, out: Any) -> None:
-        """Enqueue out = a · b for row-major pyopencl Arrays. Raises RuntimeError with CLBlast's status."""
+        """Enqueue out = a · b for row-major pyopencl Arrays.
+
+        Raises Unable for stacks of matrices, and RuntimeError with CLBlast's status if CLBlast fails.
+        """
         if out.ndim != 2:
             raise Unable("stacks of products")
         letter, scalar = _TYPES[a.dtype.name]
@@ -72,7 +75,7 @@ class CLBlast:
 
 
 def clblast(device: Device, path: str = "libclblast.so.1") -> DevicePeer:
-    """CLBlast with the parameters of its database."""
+    """CLBlast with the parameters of its database. Raises Absent if CLBlast or pyopencl cannot be loaded."""
     queue = device.handle.queue
     multiply, arrays = CLBlast(path, queue).multiply, module("pyopencl.array")
     return DevicePeer(
@@ -82,7 +85,7 @@ def clblast(device: Device, path: str = "libclblast.so.1") -> DevicePeer:
 
 
 def cupy(device: Device) -> DevicePeer:
-    """cupy.matmul(out=)."""
+    """cuBLAS, called by cupy.matmul(a, b, out=out). Raises Absent if CuPy cannot be imported."""
     cupy = module("cupy")
     cupy.cuda.Device(int(device.key.partition(":")[2])).use()
     return DevicePeer(
@@ -94,7 +97,7 @@ def cupy(device: Device) -> DevicePeer:
 
 
 def torch(device: Device) -> DevicePeer:
-    """torch.matmul(out=) on CUDA tensors."""
+    """cuBLAS, called by torch.matmul(a, b, out=out). Raises Absent if PyTorch is missing or finds no CUDA."""
     torch = module("torch")
     if not torch.cuda.is_available():
         raise Absent("this PyTorch has no CUDA")

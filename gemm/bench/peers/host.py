@@ -15,7 +15,10 @@ from gemm.bench.peers.cblas import blis, mkl
 
 @cache
 def numpy_blas() -> list[Any]:
-    """threadpoolctl's controllers of NumPy's BLAS. Must be called before another peer loads a BLAS."""
+    """threadpoolctl's controllers of NumPy's BLAS. The first call must come before another peer loads a BLAS.
+
+    Raises Absent if threadpoolctl is missing or finds no BLAS.
+    """
     found = module("threadpoolctl").ThreadpoolController().lib_controllers
     blas = [library for library in found if library.user_api == "blas" and library.internal_api != "gemm"]
     if not blas:
@@ -24,15 +27,16 @@ def numpy_blas() -> list[Any]:
 
 
 def set_numpy_threads(count: int) -> None:
-    """Set the number of threads of NumPy's BLAS. Raises Absent without threadpoolctl."""
+    """Set the number of threads of NumPy's BLAS. Raises Absent if threadpoolctl is missing or finds no BLAS."""
     for library in numpy_blas():
         library.set_num_threads(count)
 
 
 class PyTorch(Peer):
-    """torch.mm(out=) and torch.bmm(out=) on tensors that share the arrays' memory, without autograd.
+    """PyTorch, which multiplies by torch.mm or torch.bmm, with out= and without autograd.
 
-    If all products of a stack share one b, torch.matmul computes them as a single product. int8 uses torch._int_mm.
+    The tensors share the memory of the caller's arrays. If all products of a stack share one b, torch.matmul computes
+    them as a single product. For int8, the function is torch._int_mm.
     """
 
     name = "torch"

@@ -3,8 +3,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A product by cblas_?gemm, or by cblas_?gemm_batch_strided if batch > 0. Steps count elements. trans_a and trans_b are
- * values of CBLAS_TRANSPOSE. */
+/* The arguments of `function`, which is a cblas_?gemm or, if batch > 0, a cblas_?gemm_batch_strided. trans_a and
+ * trans_b are values of CBLAS_TRANSPOSE. step_a, step_b and step_c are the distances in elements from one matrix of a
+ * stack to the next. */
 typedef struct {
     void *function;
     int64_t trans_a, trans_b, m, n, k, lda, ldb, ldc;
@@ -17,7 +18,8 @@ enum { ROW_MAJOR = 101 };
 static const double one_z[2] = {1, 0}, zero_z[2] = {0, 0};
 static const float one_c[2] = {1, 0}, zero_c[2] = {0, 0};
 
-/* INT: the library's integer type. SCALAR: the type in which the library takes alpha and beta. */
+/* Defines a function that computes the product x `times` times, with alpha = one and beta = zero. INT: the library's
+ * integer type. SCALAR: the type of alpha and beta as the library takes them. */
 #define LOOP(name, INT, SCALAR, one, zero)                                                                       \
     void name(const product *x, int64_t times) {                                                                 \
         typedef void single(int, int, int, INT, INT, INT, SCALAR, const void *, INT, const void *, INT, SCALAR,  \
@@ -43,7 +45,7 @@ LOOP(cblas_c64, int64_t, const void *, one_c, zero_c)
 LOOP(cblas_z32, int32_t, const void *, one_z, zero_z)
 LOOP(cblas_z64, int64_t, const void *, one_z, zero_z)
 
-/* MKL's product of unsigned by signed bytes with 32-bit results, without offsets. */
+/* The same for MKL's product of unsigned by signed bytes, which has 32-bit results. All offsets are 0. */
 void cblas_u8s8(const product *x, int64_t times) {
     typedef void function(int, int, int, int, int, int, int, float, const void *, int, char, const void *, int, char,
                           float, void *, int, const int32_t *);
@@ -64,8 +66,10 @@ int gemm_loop(void *run, int64_t times, const void *plan, const void *a, const v
     return failed;
 }
 
-/* CHAINS independent chains of fused multiply-adds in registers. Their number exceeds the latency times the number of
- * fma units of all known cores. Needs -ffp-contract=fast. The seeds are 0.5 and 1, so that the values stay near 2. */
+/* Defines a function that computes CHAINS independent chains of fused multiply-adds in registers. A pass adds one
+ * multiply-add to each chain. The function returns the number of floating-point operations. On all known cores, CHAINS
+ * exceeds the latency in cycles times the number of fma units. The compiler needs -ffp-contract=fast. The seeds are 0.5
+ * and 1, so that the values stay near 2. */
 #define CHAINS_OF(name, TYPE, BYTES, CHAINS, TARGET)                                        \
     TARGET static int64_t name(int64_t passes, const volatile double *seed, double *sink) { \
         typedef TYPE vector __attribute__((vector_size(BYTES)));                            \
@@ -89,8 +93,8 @@ CHAINS_OF(neon_s, float, 16, 24, )
 CHAINS_OF(neon_d, double, 16, 24, )
 #endif
 
-/* The number of floating-point operations of `passes` passes over the chains, with vectors of `bytes` bytes. 0: this
- * CPU has no such instructions. */
+/* Executes `passes` passes over the chains, with vectors of `bytes` bytes, and returns the number of floating-point
+ * operations. Returns 0 if this CPU has no such instructions. */
 int64_t fma_burst(int bytes, int is_double, int64_t passes) {
     static const volatile double seed[2] = {0.5, 1};
     double sink;

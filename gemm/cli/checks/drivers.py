@@ -24,7 +24,7 @@ VENDORS = "/etc/OpenCL/vendors"
 PHONE = "/vendor/lib64"
 """The folder of a phone's own OpenCL library."""
 WRONG = ("cannot be imported", "newer than PoCL's compiler", "NVRTC")
-"""Parts of messages. If the cause of a failure contains one, the user must act, even on a machine without a GPU."""
+"""Parts of messages. If the cause of a failure contains a part, the user must act, even on a machine without a GPU."""
 WHEELS = ("x86_64", "AMD64", "aarch64", "arm64")
 """The machines on which gemm requires pyopencl, except on Android: see pyproject.toml."""
 
@@ -90,7 +90,10 @@ def installed() -> Iterator[Finding]:
 
 
 def requires_pyopencl() -> bool:
-    """Whether gemm requires pyopencl here. Python before 3.13 says that Android is Linux, but has this function."""
+    """Whether gemm requires pyopencl on this machine.
+
+    Only Python for Android has sys.getandroidapilevel. (Before Python 3.13, sys.platform is "linux" on Android, too.)
+    """
     return platform.machine() in WHEELS and not hasattr(sys, "getandroidapilevel")
 
 

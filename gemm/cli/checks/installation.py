@@ -26,7 +26,8 @@ from gemm.select import calibration, worker
 
 OTHERS = ("GEMM_COMMIT", "GEMM_BUILD_MACHINE", "GEMM_CI_CACHE", "GEMM_EMULATE_AMX", "GEMM_TEST_EFFORT",
           "GEMM_TEST_REQUIRE")  # fmt: skip
-"""Variables that only the build and the tests read. They are valid, too."""
+"""Variables that are valid as well: those that only the build and the tests read, and GEMM_COMMIT, which replaces the
+git commit in recorded results (gemm.frontend.inventory)."""
 LEAST = 64 << 20
 """Bytes that should be free in the cache folder. The compiled kernels of an H200 take about ten MiB."""
 UNPICKLING = ("pyopencl", "pytools")
@@ -56,7 +57,7 @@ def variables() -> Iterator[Finding]:
         try:
             CpuBackend().devices()
         except (BackendUnavailable, ValueError) as error:
-            # Other causes are reported by other checks.
+            # Other checks report other causes.
             if isinstance(error, BackendUnavailable) and any(name in error.cause for name in set_ones):
                 yield Finding("error", error.cause, "the cpu backend is not available", error.remedy, "variables")
 
@@ -80,7 +81,9 @@ def versions() -> Iterator[Finding]:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            if found[3]:  # a requirement of some platforms; without pyopencl, `devices` says what is missing
+            # gemm requires this package only on some platforms. The package is pyopencl; the check `devices`
+            # (drivers.py) reports what is missing without it.
+            if found[3]:
                 continue
             yield Finding(
                 "error", f"{name} is not installed", f"gemm needs {line}", f'pip install "{line}"', "versions"
