@@ -17,7 +17,7 @@ All contestants are timed in one process, interleaved, in rotating order. Each s
 times are medians. A contestant takes no part if its predicted time exceeds thirty times that of auto's choice. A
 contestant leaves after its first products if they take more than three times as long as those of the fastest one. For
 types that NumPy multiplies in loops without a BLAS, NumPy takes part only if its predicted time does not exceed that of
-auto's choice.
+auto's choice. Auto's choice itself always takes part.
 
 For a hot problem, auto's choice is determined after some products, from which auto may learn (GEMM_ADAPT). For a cold
 problem, auto's choice is determined at once.

@@ -18,7 +18,7 @@ Contestants are compared at the same level. Each contestant prepares as much as 
 in a loop at one of two levels:
 
     C         a compiled loop calls C functions: cblas_?gemm of the libraries, including NumPy's OpenBLAS, and our
-              gemm_run ("gemm"). The cost of Python bindings is excluded. Needs a C compiler (gemm/bench/peers).
+              gemm_run ("gemm"). The cost of Python bindings is excluded. A C compiler is needed (gemm/bench/peers).
     Python    a loop in Python calls Python functions: np.matmul(out=), torch.mm(out=), and our plan ("plan").
 
 The ratio of a peer refers to our time at the peer's level. The family "call" measures the complete cost for users of

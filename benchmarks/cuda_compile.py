@@ -1,4 +1,4 @@
-"""Compile every CUDA kernel for some or all of its GPU architectures, and read the assembler's report.
+"""Compile every CUDA kernel for GPU architectures that the NVRTC library supports, and read the assembler's report.
 
     python benchmarks/cuda_compile.py [--require sm_53,sm_90a] [--only sm_53,sm_70] [--cuda 12] [--every-form]
                                        [--kernels TEXT] [--json FILE]
@@ -149,7 +149,7 @@ def chosen(major: int) -> Compiler:
 
 
 def worst(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each kernel and architecture, with the maximum of each resource and the first error."""
+    """The table: a row for each kernel and architecture, with the maximum of each resource and the first error."""
     table: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         known = table.setdefault((row["kernel"], row["arch"]), row | {"forms": 0})

@@ -40,7 +40,7 @@ from gemm.cli.arguments import listed, positive
 from gemm.core.errors import BackendUnavailable
 
 CHECKED = 8
-"""So many rows and so many columns of a result are selected. The elements where they cross are recomputed."""
+"""The number of rows, and of columns, of a result that are selected. The elements where they cross are recomputed."""
 
 Row = dict[str, Any]
 

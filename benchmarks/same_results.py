@@ -4,7 +4,7 @@
 
 OLD and NEW are checkouts with a built engine, or folders that hold an installed package. Each call is drawn from its
 number and the seed alone. Operands are small integers, so that every kernel computes the same bits. Only calls with
-reproducible=True have any floating-point numbers: the contract fixes the bits of their results.
+reproducible=True have random floating-point numbers: the contract fixes the bits of their results.
 
 If a call returns a result, these are compared: the result's class, type, shape, strides and bytes, c and out after the
 call, and whether a and b have changed. If a call raises an error, the comparison fails only if the other build raises
@@ -89,7 +89,7 @@ def drawn(rng: Any) -> tuple[str, list[Any], dict[str, Any]]:
     )
     dtype, (m, n, k) = str(rng.choice(TYPES)), (int(x) for x in rng.choice(SIZES, 3))
     options = {key: OPTIONS[key][rng.integers(len(OPTIONS[key]))] for key in OPTIONS if rng.random() < 0.12}
-    exact = options.get("reproducible") is not True or name in ("einsum", "tensordot", "use")  # no options
+    exact = options.get("reproducible") is not True or name in ("einsum", "tensordot", "use")  # these take no options
     batch = tuple(int(x) for x in rng.choice((1, 2, 3), rng.integers(0, 3))) if rng.random() < 0.3 else ()
     other = "float32" if rng.random() < 0.03 else dtype
     flipped = [options.get(side) in (True, "T", "C") for side in ("trans_a", "trans_b")]
@@ -161,7 +161,7 @@ def image(thing: Any) -> str:
         return "[" + ",".join(map(image, thing)) + "]"
     if isinstance(thing, np.ndarray):
         values = np.ascontiguousarray(thing)
-        values = np.where(values != values, np.nan, values) if values.dtype.kind in "fc" else values  # one NaN
+        values = np.where(values != values, np.nan, values) if values.dtype.kind in "fc" else values  # NaNs are equal
         held = values.tobytes()
         if thing.dtype == np.longdouble and thing.dtype.itemsize == 16:  # x87's longdouble uses only 10 of its 16 bytes
             held = values.reshape(-1).view(np.uint8).reshape(-1, 16)[:, :10].tobytes()

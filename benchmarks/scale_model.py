@@ -117,7 +117,7 @@ def tables(known: Constants, n: int, workers: list[int], element: int) -> str:
 
 
 def main() -> int:
-    """Print the tables."""
+    """Print the tables of docs/scale.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recorded", type=Path)
     parser.add_argument("--size", type=int, default=100_000)

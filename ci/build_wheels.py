@@ -187,7 +187,8 @@ def check_library(file: Path, platform: Platform) -> None:
     """Check for which machine a library is made, what it imports and what it exports. Raises AssertionError."""
     library = lief.parse(str(file)).abstract
     assert library.header.architecture.name == ARCHITECTURES[platform.machine], library.header.architecture
-    imported = {name for name in map(str, library.libraries) if name != f"@rpath/{file.name}"}  # its own name
+    # On macOS, the list of imports also contains the library's own name.
+    imported = {name for name in map(str, library.libraries) if name != f"@rpath/{file.name}"}
     strange = {name for name in imported if not re.fullmatch(SYSTEM_LIBRARIES[platform.system], name)}
     assert not strange, f"{file.name} imports {strange}"
     underscore = "_" if platform.system == "Darwin" else ""

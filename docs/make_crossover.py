@@ -23,7 +23,7 @@ CURVES = (
     ("cuda:0", "host", "host", "GPU, NumPy arrays: transfers included"),
     ("cuda:0", "resident", "resident", "GPU, arrays in its memory"),
 )
-"""(device, mode, class of the line, label)."""
+"""(device, mode, CSS class of the line, label)."""
 LEFT, RIGHT, TOP, BOTTOM = 62, 584, 74, 230
 """Edges of the plot, in pixels."""
 WIDTH, HEIGHT = 600, 258

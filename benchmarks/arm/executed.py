@@ -50,7 +50,7 @@ def compile_kernel(source: Path, to: Path, compiler: tuple[str, ...] = (CC,)) ->
 
 
 CACHES = "64/4,1024,8192"
-"""The caches of a server's core, written as for GEMM_CPU_CACHES: KiB/ways of L1, KiB of L2, KiB of its share of L3."""
+"""A server core's L1 (KiB/ways), L2 (KiB) and share of L3 (KiB), written as for GEMM_CPU_CACHES."""
 
 
 def ours(kernel: str, source: Path, scratch: Path) -> Path:

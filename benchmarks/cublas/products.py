@@ -70,7 +70,7 @@ def label(product: Product) -> str:
 
 
 def goal(family: Family, product: Product, kernel: str = "") -> float | None:
-    """The ratio, cuBLAS's time ÷ our time, that is aimed at; None if none is. kernel: the kernel that gemm chose."""
+    """The ratio, cuBLAS's time ÷ our time, that is aimed at, or None. kernel: the kernel that gemm chose."""
     batch, m, n, k = product
     square = not batch and m == n == k
     if batch:
@@ -87,7 +87,7 @@ def goal(family: Family, product: Product, kernel: str = "") -> float | None:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of this name. Raises ImportError if the name needs the package ml_dtypes and this is missing."""
+    """NumPy's dtype of this name. Raises ImportError if the name needs ml_dtypes, which is missing."""
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes
 
@@ -98,7 +98,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 def operands(family: Family, product: Product) -> tuple[np.ndarray, np.ndarray]:
     """Random a (batch, m, k) and b (batch, k, n), or b (batch, n, k) if turned.
 
-    The values are random, because a GPU computes with zeros faster: they save power.
+    The values are random, because zeros would save power and give better times.
     """
     batch, m, n, k = product
     rng = np.random.default_rng([batch, m, n, k])

@@ -1,4 +1,4 @@
-"""Time contestants fairly: in turn, in rotating order. A sample starts after the threads of the others have idled."""
+"""Time contestants fairly: in turn, in an order that rotates. A sample starts when the others' threads are asleep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONCE = 0.5
 """A contestant whose first call takes this many seconds or more is not called again: NumPy's products of integers take
 minutes."""
 _PATIENCE, _LEAST = 3.0, 3
-"""All rounds of a product may take _PATIENCE seconds together, but _LEAST rounds run in any case. So few rounds suffice
+"""All rounds of a product may take _PATIENCE seconds together, but _LEAST rounds run in any case. A few rounds suffice
 for long calls, because long samples vary less."""
 
 

@@ -1,4 +1,4 @@
-"""The contests of all families, and their rows of results."""
+"""Time the products of all families and make their rows of results. benchmarks/cpu_vs_peers.py lists the families."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class Contest:
 
 
 def _against(mine: Sequence[Entry], others: Sequence[Entry]) -> Row:
-    """The ratios of the peers' times to ours, the spreads of the ratios, the best peer and its ratio, the smallest.
+    """The ratios of the peers' times to ours, their spreads, and the best peer with its ratio, the smallest.
 
     A ratio above 1 means that we are faster. A peer that is called from compiled code is compared with our entry that
     is called from compiled code, and a peer in Python with our entry in Python. If there is no such entry of ours, the

@@ -52,8 +52,8 @@ def fma_peak(dtype: str, threads: int, bursts: int = 40) -> dict[str, Any] | Non
     """{gflops: of all threads together, basis}; None if it cannot be measured. dtype: float32 or float64.
 
     All threads run chains of fused multiply-adds in registers at the same time, without loads and stores. The peak is
-    the sum of the rates of each thread's best burst, with the fastest vector instructions of the CPU. No library takes
-    part.
+    the sum of the threads' rates in their best bursts, with the fastest vector instructions of the CPU. No library
+    takes part.
     """
     try:
         lib = native().lib
