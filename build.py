@@ -55,7 +55,7 @@ COMPILER = (
 def require_compiler(*headers: str) -> None:
     """Exit with one sentence that says what to install, unless a compiler translates a file that includes `headers`.
 
-    On Windows setuptools looks for the compiler.
+    The function does nothing on Windows, where setuptools looks for the compiler.
     """
     if platform.system() == "Windows":
         return
@@ -73,7 +73,10 @@ def require_compiler(*headers: str) -> None:
 
 
 def compile_all(sources: Sequence[str], compile_one: Callable[[str], Any]) -> list[Any]:
-    """Compile the sources on all CPUs that this process may use, the longest first, and print each that is done."""
+    """Compile the sources on all CPUs that this process may use, the slowest first, and print each that is done.
+
+    Returns the results of `compile_one`, in the order of `sources`.
+    """
     able = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     longest = "bgemm", "hgemm", "cgemm", "zgemm"  # these take 4 to 10 s each; started last, one would run alone
     ordered = sorted(sources, key=lambda source: not Path(source).name.startswith(longest))
@@ -84,7 +87,7 @@ def compile_all(sources: Sequence[str], compile_one: Callable[[str], Any]) -> li
             for done in as_completed(running):
                 results[running[done]] = done.result()
                 print(f"[{len(results)}/{len(sources)}] {running[done]}", flush=True)
-        except BaseException:  # any, Ctrl-C too: without this, the pool would compile all other files first
+        except BaseException:  # Ctrl-C, too: without this, the pool would compile all other files first
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [results[source] for source in sources]
@@ -102,7 +105,10 @@ def run_pypa_build() -> None:
 
 
 def rows() -> list[Any]:
-    """The catalog's CPU rows for the target architecture. Reads them without importing gemm, which requires NumPy."""
+    """The catalog's rows of CPU kernels for the target architecture.
+
+    The catalog is read without importing gemm, because gemm requires NumPy.
+    """
     machine = os.environ.get("GEMM_BUILD_MACHINE") or platform.machine()
     targets = {"scalar"} | TARGETS.get(machine.lower(), set())
     sys.path.insert(0, str(ROOT / "gemm"))
@@ -144,7 +150,7 @@ def make_builder(base: Path = Path()) -> FFI:
         options: dict[str, list[str]] = {"extra_compile_args": flags}
     else:
         link = ["-pthread"]
-        if platform.system() == "Linux":  # otherwise calls could bind to a loaded libgemm
+        if platform.system() == "Linux":  # otherwise gemm._cpu could call a libgemm that is loaded, too
             link.append("-Wl,-Bsymbolic")
         options = {"extra_compile_args": FLAGS, "extra_link_args": link, "libraries": ["m"]}
     builder = FFI()
@@ -169,16 +175,16 @@ def make_library(prefix: Path, made: Mapping[str, str] | None = None) -> None:
 
     Also write the files by which pkg-config and CMake find them.
 
-    `made` has the object files that the build of the package's extension has left, by source. The tools are $CC and
-    $AR; the defaults are the compiler and archiver that built Python. $CFLAGS and $LDFLAGS follow the flags of this
-    file.
+    made: {source: object file} of the sources that were already compiled for gemm._cpu. The tools are $CC and $AR; the
+    defaults are the compiler and archiver that built Python. $CFLAGS and $LDFLAGS follow the flags of this file.
     """
 
     def call(tool: str, default: str, *words: str | Path) -> None:
         program = os.environ.get(tool) or sysconfig.get_config_var(tool) or default
         subprocess.run([*shlex.split(program), *map(str, words)], check=True, cwd=ROOT)
 
-    # libgemm uses the first row that the CPU can run for all products. Rows that suit only some products come last.
+    # For all products of a type, libgemm uses the first kernel of this table that the CPU can run. Therefore kernels
+    # that suit only some products come last.
     kernels = [row for row in rows() if row.name[:5] == f"{BLAS.get(row.dtype, '').lower()}gemm"]
     table = [
         f'ROW(BLAS_{BLAS[row.dtype]}, {row.name}, "{row.target}", '
@@ -220,7 +226,10 @@ def make_library(prefix: Path, made: Mapping[str, str] | None = None) -> None:
 
 
 def extensions() -> list[Any]:
-    """gemm._memo, for Python's limited API. A free-threaded Python gets none: it requires the GIL."""
+    """A list with the extension gemm._memo, for Python's limited API.
+
+    The list is empty for a free-threaded Python, because gemm._memo requires the GIL.
+    """
     from numpy import get_include
     from setuptools import Extension
 
@@ -236,7 +245,7 @@ def extensions() -> list[Any]:
 
 
 def build_command() -> type[Any]:
-    """setuptools' build_ext, compiling in parallel (on Windows with clang-cl). Also builds the package's libgemm."""
+    """A build_ext for setuptools. It compiles in parallel, on Windows with clang-cl, and also builds libgemm."""
     from setuptools.command.build_ext import build_ext
 
     class ParallelBuild(build_ext):
@@ -260,7 +269,7 @@ def build_command() -> type[Any]:
         def run(self) -> None:
             self.made: dict[str, str] = {}
             super().run()
-            if platform.system() == "Windows":  # its compilers do not accept GCC's options
+            if platform.system() == "Windows":  # libgemm is not built: the compilers do not accept GCC's options
                 return
             package = ROOT / "gemm" if self.inplace else Path(self.build_lib, "gemm")
             library = package / "lib" / "libgemm.so"
@@ -274,7 +283,10 @@ def build_command() -> type[Any]:
 
 
 def compile_in_place() -> None:
-    """Compile the extensions into the package's directory. Reads no metadata, so any version of setuptools works."""
+    """Compile the extensions into the package's directory.
+
+    Any version of setuptools works, because the project's metadata are not read.
+    """
     from setuptools import Distribution
 
     os.chdir(ROOT)

@@ -1,4 +1,4 @@
-"""Compare the Adreno kernels with CLBlast's and llama.cpp's by compiling them; this needs no GPU and gives no times.
+"""Compare our kernels for Adreno with CLBlast's and llama.cpp's by compiling them. No GPU is needed, nothing is timed.
 
     python benchmarks/adreno_static.py TOOL [--clblast CHECKOUT] [--llama CHECKOUT] [--gpus 630,740] [--json FILE]
 
@@ -8,17 +8,19 @@ TOOL is a program that compiles OpenCL C for Adreno GPUs, such as a small script
 
 TOOL prints a JSON object with "stats" (full_regs, max_waves, threads_per_wave, stp + ldp as spill_instrs, instrs) and
 "main_loop", the inner loop with the most multiply-adds (mads, issue_slots, nops, and by_class, the number of
-instructions of each class: mad_f16, tex, ldg, ...). CHECKOUT is a checkout of CLBlast, or of llama.cpp or ggml. Their
-kernels are compiled as the libraries build them; CLBlast's with the parameters of its database for the GPU.
+instructions of each class: mad_f16, tex, ldg, ...). CHECKOUT is a checkout of CLBlast, or of llama.cpp or ggml. The
+libraries' kernels are compiled as the libraries build them. CLBlast's kernels have the parameters that CLBlast's
+database has for the GPU.
 
-Every Adreno row of the catalog is compiled as the host would compile it for that GPU. The comparison of main loops:
+Every Adreno kernel of the catalog is compiled as the host would compile it for that GPU. Three figures of the main
+loops are compared:
 
     slots_per_mad   issue slots per multiply-add, including idle slots. A half-precision multiply-add counts half,
                     because the ALUs do two at a time. The minimum is 1 in float32 and 0.5 in half precision.
     memory_per_mad  texture, global, local and private memory instructions per multiply-add.
     waves           the waves that fit into the registers. More waves hide more of the latency of the loop.
 
-The compiler is an open one, not the manufacturer's: instructions, registers and occupancy rules are the same, but the
+The compiler is an open one, not the manufacturer's. Instructions, registers and occupancy rules are the same, but the
 optimiser differs. Nothing runs, and caches are not modelled. The JSON document ("gemm-adreno-static/1"):
 
     date, commit
@@ -27,7 +29,8 @@ optimiser differs. Nothing runs, and caches are not modelled. The JSON document 
     verdict   [{gpu, dtype, sums, peer, slots_per_mad, memory_per_mad, waves, ours: kernel or null}]. `ours` is our best
               kernel with fewer slots, no more memory instructions, no fewer waves and no spills.
 
-The exit status is 1 if such a kernel is missing for a peer's kernel, and 2 if something does not compile.
+The exit status is 1 if a peer's kernel has no such kernel of ours, and 2 if a kernel does not compile or if TOOL or a
+file of a CHECKOUT is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ HEADINGS = {"registers": "regs", "waves": "waves", "spills": "spills", "slots_pe
 
 
 def ours(row: Kernel) -> Case:
-    """A row of the catalog, compiled as the host builds it if the results need not be reproducible."""
+    """A kernel of the catalog, with the options that the host uses if the results need not be reproducible."""
     defines = {name: value for name, value in row.params.items() if name.isupper()}
     defines |= {"PRECISION": 16 if row.dtype == "float16" else 32, "ORDERED": 0, "FUSED": 0}
     options = " ".join(f"-D {name}={value}" for name, value in defines.items())

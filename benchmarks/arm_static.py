@@ -2,22 +2,24 @@
 
     python benchmarks/arm_static.py [--json FILE] [--size 640] [--no-count] [--cache FOLDER]
 
-1. Percent of the FMA peak that each kernel's inner loop reaches, compiled by GCC and by clang, in llvm-mca's models of
-   several cores. The same for every kernel of the other libraries, found in Debian's arm64 packages by disassembly. The
-   figure is an upper bound, because the models assume that every load hits L1. Models marked with ~ are unreliable;
-   arm/model.py says why.
-2. Instructions executed in a whole product, packing and loops included, per vector FMA that the product needs.
+The script gives two kinds of figures:
 
-Needs Debian's clang-19, llvm-19, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross. Needs apt-get and dpkg for the
-packages that are unpacked below --cache. The JSON document ("gemm-arm-static/1"):
+1. The percentage of the FMA peak that a kernel's main loop reaches in llvm-mca's models of several cores. Our kernels
+   are compiled by GCC and by clang. The loops of the other libraries' kernels are found by disassembling Debian's arm64
+   packages. Each percentage is an upper bound, because the models assume that every load hits L1. Models marked with ~
+   are unreliable; arm/model.py says why.
+2. The number of instructions that a whole product executes, with packing and all loops, per vector FMA that it needs.
+
+The script needs Debian's clang-19, llvm-19, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross. It unpacks further
+packages below --cache by apt-get and dpkg. The JSON document ("gemm-arm-static/1"):
 
     date, commit, versions
     loops     [{kernel, by (gcc, clang, OpenBLAS, BLIS), type, instructions, fmas, loads, spills, percent {cpu: %}}]
     executed  [{kernel, type, n, instructions, per_fma}]
-    verdict   [{type, cpu, usable, ours, peers {library: best %}}]
+    verdict   [{type, cpu, usable (is the model reliable?), ours, peers {library: best %}}]
 
-The exit status is 1 if, in a reliable model, a production kernel reaches less than the better of the two libraries, or
-if a production kernel spills registers.
+The exit status is 1 if a production kernel reaches less than the better of the two libraries in a reliable model, or if
+a production kernel accesses the stack in its main loop. It is 2 if a program is missing or fails.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ TOLERANCE = 0.5
 
 
 def figures(kernel: str, by: str, letter: str, loop: Loop) -> dict[str, Any]:
-    """A row of `loops` in the document."""
+    """The figures of one kernel's main loop: a row of `loops` in the document."""
     percent = {cpu: round(percent_of_peak(loop, cpu), 1) for cpu in MODELS}
     return {"kernel": kernel, "by": by, "type": letter, "instructions": len(loop.instructions), "fmas": loop.fmas,
             "loads": loop.loads, "spills": loop.spills, "percent": percent}  # fmt: skip
@@ -80,7 +82,11 @@ def all_loops(cache: Path, scratch: Path) -> list[dict[str, Any]]:
 
 
 def verdict(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each type and core: our kernel, compiled by the better compiler, and the best kernel of each library."""
+    """`verdict` of the document, for each type and core.
+
+    `ours` is the percentage of our production kernel with the better compiler. `peers` has the percentage of the best
+    kernel of each library.
+    """
     rows = []
     for letter, kernel in PRODUCTION.items():
         for cpu, (_, usable) in MODELS.items():

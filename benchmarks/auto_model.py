@@ -11,11 +11,12 @@ the kernel with the shortest predicted time counts as chosen.
 Times are the recorded medians. If several files contain a product, each file gives the ratio of a kernel's time to the
 file's best time, and the median of these ratios counts. This removes the state of the host in one run, which affects
 launches. Products with a single contestant are skipped, because they show nothing. Times of CUDA kernels are predicted
-from the device's limits, which the files contain. Times of OpenCL kernels need measurements of the recording machine:
-an entry probe-* of its cache, or the file `probe` next to the recorded runs. Calibration by `gemm tune` is not applied.
+from the device's limits, which the files contain. Times of OpenCL kernels need measurements of the recording machine.
+Pass them as --probe: an entry probe-* of the machine's cache, or the file `probe` next to the recorded runs.
+Calibration by `gemm tune` is not applied.
 
-The error is the predicted time ÷ the measured time, over all kernels that took more than --least µs. The table shows
-the median of the error, and the factor that two thirds of the errors stay within.
+The error of the model is the predicted time ÷ the measured time of a kernel. The table shows the median of the errors,
+and the factor that two thirds of the errors stay within. Only kernels that took more than --least µs count.
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ class Timed:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """The time of each kernel over all runs, as the module's docstring says."""
+        """{kernel: its time in seconds}.
+
+        In each run, a kernel's time is divided by the run's shortest time. The result is the median of these ratios,
+        times the median of the runs' shortest times.
+        """
         ratios: dict[str, list[float]] = defaultdict(list)
         for run in self.runs:
             for name, seconds in run.items():
@@ -70,7 +75,10 @@ class Timed:
 
 
 def read(files: Iterable[Path]) -> list[Timed]:
-    """The products of device arrays for which at least two kernels were timed. Raises ValueError."""
+    """The products of device arrays for which at least two kernels were timed.
+
+    Raises ValueError if auto_regret.py did not write one of the files.
+    """
     found: dict[tuple[str, Problem, bool], Timed] = {}
     for file in files:
         document = json.loads(file.read_text(encoding="utf-8"))
@@ -138,7 +146,10 @@ def main() -> int:
 
 
 def show(replayed: list[tuple[float, float, Timed, list[Candidate]]], worst: int, least: float) -> None:
-    """Print the tables."""
+    """Print the `worst` products with the largest regrets; then, for each device, its regrets and the model's errors.
+
+    least: the error of a kernel counts if the kernel took more than `least` seconds.
+    """
     for now, then, timed, known in sorted(replayed, key=lambda row: -row[0])[:worst]:
         print(f"{now:5.2f}, recorded {then:.2f}: {timed} on {timed.device.key}")
         for c in known:

@@ -14,12 +14,13 @@ chooses there, NumPy with np.matmul. Contestants for device arrays: the kernels 
 at most --factor times the shortest predicted time, at most eight kernels.
 
 All contestants are timed in one process, interleaved, in rotating order. Each sample is long enough to be measured, and
-times are medians. Two kinds of contestants are not timed: a contestant whose first calls take more than three times
-the best time, and a contestant whose predicted time is thirty times that of auto's choice. For types that NumPy
-multiplies in loops without a BLAS, NumPy's predicted time must not exceed that of auto's choice at all.
+times are medians. A contestant takes no part if its predicted time exceeds thirty times that of auto's choice. A
+contestant leaves after its first products if they take more than three times as long as those of the fastest one. For
+types that NumPy multiplies in loops without a BLAS, NumPy takes part only if its predicted time does not exceed that of
+auto's choice. Auto's choice itself always takes part.
 
 For a hot problem, auto's choice is determined after some products, from which auto may learn (GEMM_ADAPT). For a cold
-problem it is determined at once.
+problem, auto's choice is determined at once.
 
     regret = median time of auto's choice ÷ median time of the best contestant; 1 if auto chose the best
 
@@ -27,8 +28,10 @@ The best contestant is found in half of the rounds, and the ratio is computed fr
 favour the best contestant, because the smallest of many noisy medians is biased. A ratio below 1 counts as 1: only
 noise distinguishes such contestants.
 
-The script also measures the time of a choice, for a new shape in host memory and on a device and for a known shape, and
-the time of a process's first small product. The JSON document ("gemm-auto-regret/1", seconds) contains
+The script also measures how long auto takes to choose: for a new shape in host memory, for a new shape on a device, and
+for a known shape. It also measures the time of a process's first small product.
+
+The JSON document ("gemm-auto-regret/1", seconds) contains
 
     date, command, commit, versions, machine, devices, problems, rounds, sample_s, seed
     results     [{m, n, k, batch, dtype, place, cold, chosen, best, regret, times {contestant: median}, spread}]
@@ -88,9 +91,9 @@ BATCHED, MOST_BATCH = 0.25, 512
 COLD_BYTES = 256 << 20
 """Bytes of all copies of a cold problem's operands together. No cache holds so many."""
 HOPELESS = 3.0
-"""A contestant whose first call takes longer than the shortest first call by this factor is not timed further."""
+"""A contestant is not timed further if its first timed call takes longer than the shortest one by this factor."""
 MOST = 8
-"""Number of kernels that are timed for a resident problem: those with the shortest predicted times."""
+"""At most this many kernels are timed for a problem on a device: those with the shortest predicted times."""
 FAR = 30.0
 """A contestant is not called at all if its predicted time exceeds that of auto's choice by this factor. Such a call
 could take minutes, as NumPy's loops do."""
@@ -218,7 +221,7 @@ def own_memory(device: Device) -> Backend | None:
 def contest(
     drawn: Drawn, options: argparse.Namespace, homes: dict[str, tuple[Backend, Device]]
 ) -> dict[str, Any] | None:
-    """The result of one problem, a row of the document. None if fewer than two contestants can compute it."""
+    """Time the contestants of one problem. Return its row of the document, or None if its device lacks the type."""
     a, b, out = operands(drawn.shape, drawn.dtype)
     copies = max(2, -(-COLD_BYTES // drawn.bytes)) if drawn.cold else 1
     copies = max(1, min(copies, 4096, int(options.memory // drawn.bytes)))
@@ -263,7 +266,10 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def figures(values: Sequence[float]) -> dict[str, float]:
-    """The median, the 95th percentile (the smallest value that 95 of 100 values do not exceed) and the maximum."""
+    """The number of values, their median, 95th percentile and maximum.
+
+    The 95th percentile is the smallest of the values that at least 95 of 100 values do not exceed.
+    """
     ordered = sorted(values)
     at = max(0, math.ceil(0.95 * len(ordered)) - 1)
     return {"count": len(ordered), "median": statistics.median(ordered), "p95": ordered[at], "worst": ordered[-1]}
@@ -272,7 +278,8 @@ def figures(values: Sequence[float]) -> dict[str, float]:
 def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
     """The entry `decision` of the document: the times of a choice, of a process's first product and of the import.
 
-    The time of a choice for a known shape is the total overhead of Python in a product of 8³.
+    `repeated`, the time of a choice for a known shape, is an upper bound: the time that gemm.gemm takes for a product
+    of 8³, minus the time that the engine takes for it.
     """
     asked = []
     for drawn in problems:
@@ -311,7 +318,9 @@ def decisions(problems: Sequence[Drawn]) -> dict[str, Any]:
 
 
 def resident_decisions(problems: Sequence[Drawn]) -> dict[str, float]:
-    """Seconds per choice of a kernel for resident products with new shapes; {} if there are none.
+    """{count, median, p95, worst} of the seconds that a choice of a kernel takes, for problems on devices.
+
+    Each shape is new when the choice is timed. The result is {} if there are no such problems.
 
     Each choice is first made untimed, so that the timed choices contain no verification of kernels.
     """
@@ -349,7 +358,7 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> int:
     """Draw problems, time them, print and write the results."""
     options = arguments().parse_args()
-    probe.facts()  # the probe's results must be known, as they are after a process's first large product
+    probe.facts()  # choices need the probe's results, which a process otherwise gets at its first large product
     watch = Watch()
     homes = {device.key: (backend, device) for device in devices() if (backend := own_memory(device))}
     problems = draw(options.problems, options.seed, list(homes), options.work, options.memory)
@@ -375,7 +384,7 @@ def main() -> int:
 
 
 def show(results: Sequence[dict[str, Any]], found: dict[str, dict[str, float]], costs: dict[str, Any]) -> None:
-    """Print the tables."""
+    """Print the problems with the largest regrets, the regrets of each kind of problem, and the times of a choice."""
     print("Largest regrets:")
     for row in sorted(results, key=lambda row: -row["regret"])[:15]:
         shape = f"{row['batch']} × {row['m']} × {row['n']} × {row['k']}"

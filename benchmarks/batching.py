@@ -7,15 +7,16 @@ Each contestant computes `count` products of square float32 matrices per call:
     one by one     gemm.gemm(a, b, out=c) for each product; the ratios refer to this contestant
     batching       the same calls inside gemm.batching()
     gemm_many      gemm.gemm_many(as, bs, out=cs)
-    ..., new       "one by one" and "gemm_many" without out
+    ..., new       "one by one" and "gemm_many" without out, so that each call allocates its results
     stack          gemm.gemm on stacked arrays: the cost for callers that store their matrices in stacks
     numpy, stack   np.matmul on stacked arrays
     numpy          np.matmul(a, b, out=c) for each product
 
-Places of the operands: "separate" means separate host arrays, "slices" means slices of one host array. With a CUDA GPU
-there are also "host to cuda", separate host arrays with backend="cuda", and "torch ..." and "cupy ...", the arrays of
-these libraries if they are installed. All contestants run in one process, interleaved, in rotating order; times are
-medians. The arrays of 10 000 products of 16³ take 31 MB, more than most caches hold. With --count 300 they fit.
+The place of the operands is "separate" (separate host arrays) or "slices" (slices of one host array). With a CUDA GPU
+there are further places: "host to cuda" (separate host arrays, with backend="cuda"), and "torch ..." and "cupy ..."
+(arrays of these libraries on the GPU, if the libraries are installed). All contestants run in one process, interleaved,
+in rotating order; times are medians. The arrays of 10 000 products of 16³ take 31 MB, more than most caches hold. With
+--count 300 they fit.
 
 The JSON document ("gemm-batching/1", seconds per product) contains
 
@@ -143,7 +144,7 @@ def _nothing() -> None:
 
 
 def contest(size: int, count: int, place: str, contestants: dict[str, Call], rounds: int) -> dict[str, Any]:
-    """A row of the document."""
+    """Time the contestants against each other. Return the row of results for this size and place, for the document."""
     entries = [entered(name, looped(call), np.empty(0)) for name, call in contestants.items()]
     compete(entries, rounds, 0.0)
     found = min(count, FEW) if place == "host to cuda" else count

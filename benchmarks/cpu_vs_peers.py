@@ -11,14 +11,14 @@ cblas_sgemm (--library NAME=PATH) can take part. Missing peers are listed and sk
 
 A library runs in a process that lives as long as the comparison, with its own copy of the operands. Each round samples
 every contestant, in rotating order, after the threads of the previous contestant have gone to sleep. A ratio
-is the median over the rounds of the peer's time ÷ our time; above 1, gemm is faster. A contestant whose call takes half
-a second is sampled once, outside the rounds.
+is the median over the rounds of the peer's time ÷ our time. If it is above 1, gemm is faster. A contestant whose call
+takes half a second or more is sampled once, outside the rounds.
 
 Contestants are compared at the same level. Each contestant prepares as much as its interface allows, and is then called
 in a loop at one of two levels:
 
     C         a compiled loop calls C functions: cblas_?gemm of the libraries, including NumPy's OpenBLAS, and our
-              gemm_run ("gemm"). The cost of Python bindings is excluded. Needs a C compiler (gemm/bench/peers).
+              gemm_run ("gemm"). The cost of Python bindings is excluded. A C compiler is needed (gemm/bench/peers).
     Python    a loop in Python calls Python functions: np.matmul(out=), torch.mm(out=), and our plan ("plan").
 
 The ratio of a peer refers to our time at the peer's level. The family "call" measures the complete cost for users of
@@ -36,28 +36,32 @@ Python.
     dtypes        types other than float32 and float64
     scaling       each contestant compared with itself on one thread
     beside        a product just after a product of another library in the same process, whose threads still spin.
-                  Ratios: every peer beside that neighbour ÷ gemm beside it; and the neighbour beside gemm ÷ the same
+                  Ratios: each peer's time beside this neighbour ÷ gemm's time beside the neighbour. For the neighbour
+                  itself: its time beside gemm ÷ gemm's time beside it
     contention    with --contention: another process keeps one core busy
 
-FMA peak: chains of fused multiply-adds in registers on all threads, without a product. Read rate: the best of several
-loops that read as many bytes as a matrix-vector product reads, from 48 MiB on.
+The FMA peak is measured by chains of fused multiply-adds in registers on all threads, without a product. The read rate
+is that of the best of several loops that read as many bytes as a matrix-vector product reads. It is measured only for
+matrix-vector products whose operands have at least 48 MiB.
 
 The JSON document ("gemm-cpu-peers/3", seconds):
 
     date, command, commit, versions, machine, environment, cpuinfo {model name, flags, caches}, device, rounds,
     sample_s, peers {name: about}, absent, unable {contestant: {operands: why}}
-    peaks       {dtype: {threads: {gflops (of all), basis}}}
+    peaks       {dtype: {threads: {gflops (of all threads together), basis}}}
     read_gbs    {threads: {bytes: GB/s}}
     results     [{family, dtype, threads, m, n, k, batch (0: no stack), layout, kernel (ours), ratios, spreads,
                 best_peer, ratio, seconds, gflops, cores, settling, repeats, worst_error, samples, and by family
                 percent_of_peak, percent_of_read, plain_ratios, call_seconds, gain, speedup, slowdown}]
-    means       [{family, dtype, threads, rows, peers, best, least, lost (below 1), low (below 0.9)}]: geometric means
+    means       [{family, dtype, threads, rows, peers, best, least, lost, low}]
     quiet       {load_before, load_after, others_cores, stolen, median_spread, warnings}
 
 - spreads: the interquartile range ÷ the median of the rounds' ratios.
 - cores: CPU time ÷ wall time.
 - settling: how long threads kept running after a sample.
-- worst_error: in units of the contract's bound; null for NaN or infinity.
+- worst_error: in units of the contract's bound; null for NaN, infinity or a wrong integer.
+- peers, best (in means): the geometric means of each peer's ratios, and of the ratios to each row's best peer.
+- least, lost, low: the least ratio to the best peer, and the numbers of rows where it is below 1 and below 0.9.
 
 The exit status is 1 if one of our results exceeds the error bound, or a peer's result exceeds four times the bound.
 """
@@ -188,7 +192,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, contest: Contest) -> Iterator[list[Row]]:
-    """All rows, table by table. Each table is printed."""
+    """Time one table of products after the other. Print each table and yield its rows."""
     chosen = args.families or [name for name in SHAPES if name != "contention"]
     if args.contention and "contention" not in chosen:
         chosen.append("contention")

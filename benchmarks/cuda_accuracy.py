@@ -3,12 +3,12 @@
     python benchmarks/cuda_accuracy.py [--shapes 1024x1024x512,1024x1024x8192] [--kernels NAME,...] [--json FILE]
 
 The error of an element is |C - exact| in units of 2^-24 · |A|·|B|, with `exact` computed in float64. A chain of k fused
-multiply-adds may have an error of k + 2 units. The arithmetics are the first available kernel of each kind, or the
---kernels; and cuBLAS through PyTorch if installed, in float32 and with TF32. The families of operands:
+multiply-adds may have an error of k + 2 units. The first available kernel of each kind of arithmetic takes part, or the
+--kernels. If PyTorch is installed, cuBLAS takes part through it, in float32 and with TF32. The families of operands:
 
     normal         standard normal
     uniform        uniform in 0 to 1, so that there is no cancellation
-    wide           normal, times random powers of two from 2^-20 to 2^20
+    wide           standard normal, times random powers of two from 2^-20 to 2^20
     conditioned    matrices with condition number 10^8: singular values from 1 to 10^-8
 
 The JSON document ("gemm-cuda-accuracy/1") has date, command, commit, versions, device, and results, a list of
@@ -95,7 +95,7 @@ def _cublas() -> dict[str, Multiply]:
 
 
 def measure(shape: tuple[int, int, int], family: Any, all_: dict[str, Multiply]) -> dict[str, Any]:
-    """One entry of `results`."""
+    """The errors of all contestants on one product: an entry of `results`."""
     m, n, k = shape
     random = np.random.default_rng([m, n, k])
     a, b = (family(random, *size).astype(np.float32) for size in ((m, k), (k, n)))

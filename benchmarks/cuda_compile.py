@@ -1,15 +1,18 @@
-"""Compile every CUDA kernel for every architecture that the NVRTC library supports, and read the assembler's report.
+"""Compile every CUDA kernel for GPU architectures that the NVRTC library supports, and read the assembler's report.
 
     python benchmarks/cuda_compile.py [--require sm_53,sm_90a] [--only sm_53,sm_70] [--cuda 12] [--every-form]
                                        [--kernels TEXT] [--json FILE]
 
-Needs NVRTC but no GPU. Prints registers per thread, bytes of shared memory per block and bytes spilled. Each figure is
-the worst of the compiled forms of a kernel; forms differ in the operands' layouts, the types and the epilogue. By
-default each row is compiled for its oldest architecture, its newest and two between, each time in another form. The
-rows of one source then cover all its forms. --every-form compiles all forms for all architectures, which takes an hour.
+The script needs NVRTC but no GPU. It prints registers per thread, bytes of shared memory per block and bytes spilled.
 
-The exit status is 1 if a kernel does not compile or spills a register, or if nothing or not all of --require was
-compiled. NVRTC 12.9 is the last version for sm_50 to sm_70; NVRTC 13 supports architectures newer than sm_120:
+A form of a kernel is a set of values of its macros. The forms differ in the operands' layouts, the types and the
+epilogue. By default, each kernel is compiled for up to four architectures: its oldest, its newest and two between. Each
+compilation takes the kernel's next form; therefore a default run does not compile all forms. --every-form compiles all
+forms for all architectures on which `auto` may choose the kernel. This takes an hour. Each figure printed is the worst
+of all compiled forms of a kernel on one architecture.
+
+The exit status is 1 if a kernel does not compile or spills a register, if no kernel was compiled, or if no kernel
+compiled for an architecture of --require. NVRTC 12.9 is the last version for sm_50 to sm_70:
 
     pip install "nvidia-cuda-nvrtc-cu12==12.9.*"
     pip install "nvidia-cuda-nvrtc==13.*"
@@ -99,7 +102,7 @@ def resources(report: str) -> dict[str, int]:
 
 
 def forms_of(kernel: Kernel) -> list[dict[str, object]]:
-    """All forms of `kernel`."""
+    """The forms to compile for `kernel`. PACK and SPLIT have lists of their own; others have those of `forms`."""
     if kernel.name == PACK.name:
         sizes: list[dict[str, object]] = [{"ELEMENT_BYTES": size} for size in (1, 2, 4, 8)]
         return sizes + [{"ELEMENT_BYTES": 2, "WIDEN": kind} for kind in ("e4m3", "e5m2")]
@@ -109,16 +112,17 @@ def forms_of(kernel: Kernel) -> list[dict[str, object]]:
 
 
 def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
-    """The compilations of `kernel`: one form each for its oldest and newest architecture and two between.
+    """The compilations of `kernel` for its architectures `archs`, as the module's docstring describes them.
 
-    every: all forms for all architectures instead.
+    every: compile all forms for all architectures. Otherwise, compile one form for each of up to four architectures.
+    If `archs` has a single architecture and the kernel has several forms, compile two forms.
     """
     wanted = forms_of(kernel)
     if every:
         return [(kernel, arch, form) for arch in archs for form in wanted]
     if not archs:
         return []
-    start = zlib.crc32(kernel.name.encode())  # different rows start with different forms
+    start = zlib.crc32(kernel.name.encode())  # different kernels start with different forms
     between = [archs[1:-1][(start + i) % (len(archs) - 2)] for i in range(min(2, len(archs) - 2))]
     some = list(dict.fromkeys([archs[0], *between, archs[-1]]))
     count = max(len(some), min(2, len(wanted)))
@@ -126,7 +130,7 @@ def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
 
 
 def measure(job: Job, major: int) -> dict[str, Any]:
-    """Compile one job. `error` is "" if the kernel compiles without spills."""
+    """Compile one job. Return its row of the table, where `error` is "" if the kernel compiles without spills."""
     kernel, arch, form = job
     row: dict[str, Any] = {"kernel": kernel.name, "arch": arch, "registers": 0, "shared": 0, "spills": 0, "error": ""}
     try:
@@ -137,7 +141,7 @@ def measure(job: Job, major: int) -> dict[str, Any]:
 
 
 def chosen(major: int) -> Compiler:
-    """The NVRTC of CUDA version `major`, or the newest for 0. Raises KernelFailed."""
+    """The NVRTC of CUDA version `major`, or the newest if `major` is 0. Raises KernelFailed if it is not installed."""
     found = [compiler for compiler in compilers() if major in (0, compiler.major)]
     if not found:
         raise KernelFailed("there is no such NVRTC")
@@ -145,7 +149,7 @@ def chosen(major: int) -> Compiler:
 
 
 def worst(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each kernel and architecture, with the maximum of each resource and the first error."""
+    """The table: a row for each kernel and architecture, with the maximum of each resource and the first error."""
     table: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         known = table.setdefault((row["kernel"], row["arch"]), row | {"forms": 0})

@@ -3,9 +3,9 @@
     python benchmarks/cuda_races.py [--device cuda:0] [--only REGEX] [--rounds 8] [--single 40] [--json FILE]
     python benchmarks/cuda_races.py --like FILE          # use the kernels of an earlier document
 
-Needs PyTorch with CUDA. Each product is `gemm.gemm(a, b, out=out)` with the kernel that dispatch chooses or --like
-names. It runs --rounds times in a series of 8 launches without waiting, into 8 outputs that are filled with NaN. Then
-it runs --single times alone, with a wait after each launch.
+The script needs PyTorch with CUDA. Each product is `gemm.gemm(a, b, out=out)` with the kernel that dispatch chooses, or
+the kernel that the FILE of --like names. There are --rounds series of 8 launches of a product without waiting, into 8
+outputs that are filled with NaN. Then --single launches follow, with a wait after each of them.
 
 A result is *wrong* if an element is NaN or outside the error bound of the contract, compared with float64 on the GPU.
 Integer results must be exact. A result *differs* if its bits are not those of the first correct result. Finally the
@@ -45,7 +45,7 @@ from gemm.core import text
 from gemm.select.verify.single import unit
 
 IN_A_ROW = 8
-"""Launches in a series without waiting."""
+"""The number of launches in a series without waiting."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ PRODUCTS = (
     Product(FP8, "bfloat16", "medium", 512, 4096, 14336, trans_b=True),
     Product(FP8, "bfloat16", "medium", 4096, 512, 32768, trans_b=True),
 )
-"""On an H200, each of these products splits k into parts, and has more tiles than clusters can run at once."""
+"""Products for an H200: each is split into parts along k, and has more tiles than clusters can run at once."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -111,7 +111,7 @@ class Judge:
                 self.allowed += rounded * (self.exact.abs() + self.allowed) + 2.0**-25
 
     def of(self, outs: list[Any]) -> dict[str, int]:
-        """{results, wrong, differing} for these results."""
+        """Check results of the product. Return {results: how many they are, wrong: how many, differing: how many}."""
         wrong = differing = 0
         for out in outs:
             share = ((out.double() - self.exact).abs() / self.allowed).nan_to_num(math.inf).max().item()
@@ -139,7 +139,7 @@ def operands(torch: Any, product: Product, place: str) -> tuple[Any, Any]:
 
 
 def measure(torch: Any, product: Product, options: argparse.Namespace, kernel: str | None) -> dict[str, Any]:
-    """One entry of `results`."""
+    """Launch, check and time one product. Return its entry of `results`. kernel: its kernel's name, or None."""
     place = options.device
     a, b = operands(torch, product, place)
     outs = [torch.empty((product.m, product.n), device=place, dtype=getattr(torch, product.out))
@@ -235,7 +235,7 @@ def _wrong(row: dict[str, Any]) -> int:
 
 
 def show(results: list[dict[str, Any]]) -> None:
-    """Print the table."""
+    """Print a line for each product: its counts, its time and its rate."""
     lines = []
     for row in results:
         if row["error"]:

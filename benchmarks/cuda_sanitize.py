@@ -3,8 +3,8 @@
     python benchmarks/cuda_sanitize.py [FILE] [--kernels REGEX] [--tools memcheck,racecheck]
 
 The checks of `gemm verify --quick` run, each kernel in its own process. The script prints a line for each tool, and the
-tool's output for each kernel with a finding. FILE receives the same text. The exit status is 1 if there are findings.
-Needs a GPU and compute-sanitizer.
+tool's output for each kernel with a finding. FILE receives the same text. The exit status is 1 if there are findings,
+or if no kernel matches. The script needs a GPU and compute-sanitizer.
 """
 
 from __future__ import annotations

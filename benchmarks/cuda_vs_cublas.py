@@ -1,4 +1,4 @@
-"""Compare the CUDA backend with cuBLAS on one GPU. cuBLAS comes with PyTorch, CuPy and cublasLt, if installed.
+"""Compare the CUDA backend with cuBLAS on one GPU. cuBLAS is called through PyTorch, CuPy and cublasLt, if installed.
 
     python benchmarks/cuda_vs_cublas.py [--device cuda:0] [--rounds 9] [--sample 0.02] [--json FILE]
     python benchmarks/cuda_vs_cublas.py --only "float32$" --shapes 4096,64x4096x4096 --all-kernels
@@ -9,10 +9,10 @@ the same stream. Our contestant is `gemm.gemm(a, b, out=out)` with the kernel th
 each kernel by name. PyTorch multiplies by cuBLAS and by cublasLt, without TF32 except where the table says TF32.
 cublasLt uses the fastest of the algorithms that its heuristics propose.
 
-A sample is the number of products that take --sample seconds, between two CUDA events. If possible a CUDA graph replays
-the products, so that the host is not timed. Each round samples all contestants, in rotating order. A time is the
-median, and a ratio is the median over the rounds of the peer's time ÷ our time. Before timing, some rows of each
-contestant's result are checked against float64.
+A sample is a series of products that takes about --sample seconds, between two CUDA events. If possible, a CUDA graph
+replays the products, so that delays by the host are not timed. Each round samples all contestants, in rotating order. A
+time is the median, and a ratio is the median over the rounds of the peer's time ÷ our time. Before timing, some rows of
+each contestant's result are checked against float64.
 
 The JSON document ("gemm-cuda-cublas/1", seconds):
 
@@ -20,8 +20,8 @@ The JSON document ("gemm-cuda-cublas/1", seconds):
     peers       {name: "" or why it is missing}
     copy_gbs    rate of a copy on the device, read and written
     results     [{family, batch, m, n, k, kernel, seconds {contestant}, graph {contestant}, tflops, ratios {peer}, best
-                (the fastest peer), ratio (to that peer), goal, goal_met, copy_share (only with few rows), worst_error
-                {contestant}, allowed_error}]
+                (the fastest peer), ratio (to that peer), goal, goal_met, copy_share (if m <= 32: the rate at which b
+                is read ÷ copy_gbs), worst_error {contestant}, allowed_error}]
     calls       {call: seconds}, for 64 × 64 matrices
     transfers   [{dtype, m, n, k, seconds, copies, compute, ratio, upload_gbs, download_gbs}]
 
@@ -127,7 +127,7 @@ def _contest(
     clock: Clock, device: Any, present: dict[str, Contestant], family: Family, product: Product,
     options: argparse.Namespace, copy_gbs: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """One row of results; {} if gemm cannot compute the product."""
+    """Time all contestants on one product. Return its row of `results`; {} if gemm cannot compute the product."""
     batch, m, n, k = product
     a, b = operands(family, product)
     x, y = (DeviceArray(array.shape, array.dtype, device) for array in (a, b))

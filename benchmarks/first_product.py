@@ -2,10 +2,10 @@
 
     python benchmarks/first_product.py [--only REGEX] [--size 2048] [--json FILE]
 
-Each row comes from a process of its own. Before the process imports gemm, its library (NumPy, PyTorch, CuPy, pyopencl)
-computes a product. The first process starts with an empty cache folder of gemm, and waits for the background
-verification of kernels. The second process uses the cache that the first one left. Rows are skipped if their library
-or device is missing.
+For each kind of operands, two processes run, one after the other. Before a process imports gemm, the library of the
+operands is made ready: NumPy, PyTorch or CuPy computes a product, and pyopencl copies the operands to its device. The
+first process starts with an empty cache folder of gemm, and waits for the background verification of kernels. The
+second process uses the cache that the first one left. Operands are skipped if their library or device is missing.
 
 The JSON document ("gemm-first-product/1", seconds):
 
@@ -40,9 +40,9 @@ OPERANDS = (
 
 
 def made(what: str, size: int) -> tuple[Any, Any, Callable[[], object]]:
-    """a and b with `size` rows and columns, and a function that waits for the device. The library multiplies them once.
+    """Return a and b with `size` rows and columns, and a function that waits for the device.
 
-    Raises the library's errors.
+    NumPy, PyTorch and CuPy multiply a by b once. Raises the library's errors.
     """
     library, dtype = what.split()
     dice = np.random.default_rng(1)
@@ -71,10 +71,10 @@ def made(what: str, size: int) -> tuple[Any, Any, Callable[[], object]]:
 
 
 def measure(what: str, size: int, pause: float) -> dict[str, Any]:
-    """One row, measured in this process.
+    """Time the products of this kind of operands in this process. Return a row of `results`.
 
     Args:
-        pause: seconds between the first products and the warm ones, during which kernels are verified.
+        pause: seconds between the first products and the warm ones. Kernels are verified in this time.
     """
     a, b, wait = made(what, size)
     wait()
@@ -94,7 +94,7 @@ def measure(what: str, size: int, pause: float) -> dict[str, Any]:
 
 
 def apart(what: str, size: int, cache: str, pause: float) -> dict[str, Any] | None:
-    """One row, measured in a new process; None if the process fails."""
+    """Call `measure` in a new process, whose cache folder is `cache`. Return its row, or None if the process fails."""
     command = [sys.executable, __file__, "--one", what, "--size", str(size), "--pause", str(pause)]
     done = subprocess.run(command, env={**os.environ, "GEMM_CACHE_DIR": cache}, capture_output=True, text=True)
     if done.returncode:

@@ -4,7 +4,7 @@
 
 Tokens are Python tokens without comments, strings and layout. A circle is a strongly connected group of modules, or of
 gemm's top-level folders and modules. Imports inside functions count; imports for type checkers do not. Calls are the
-calls of Python functions during one product on the CPU: a product of a new shape, and the same product repeated.
+calls of gemm's Python functions during one product on the CPU: a product of a new shape, and the same product repeated.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def folded(graph: Graph) -> Graph:
 
 
 def picture() -> str:
-    """A line for each folder or module of gemm: those that it imports. The longest chains of imports come first."""
+    """A line for each folder and module directly below gemm, with those that it imports.
+
+    Lines with longer chains of imports come first.
+    """
     graph = {name.removeprefix("gemm."): others for name, others in folded({m: imports(m) for m in MODULES}).items()}
     below = {name: sorted(other.removeprefix("gemm.") for other in others) for name, others in graph.items()}
     below = {name: others for name, others in below.items() if not name.startswith("__") and name != "gemm"}
@@ -123,7 +126,7 @@ def functions() -> list[tuple[str, int, int]]:
 
 
 def calls() -> dict[str, tuple[int, int, int]]:
-    """{product: (number of Python function calls, number of distinct functions, number of their files)}."""
+    """{product: (number of calls of gemm's Python functions, number of distinct functions, number of their files)}."""
     import gemm
 
     def counted(a: Any, b: Any) -> tuple[int, int, int]:
@@ -169,7 +172,7 @@ def measured() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the figures, or with --picture the imports. With --json, also write the figures to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--picture", action="store_true", help="print which folder imports which")

@@ -8,13 +8,15 @@ backend="hybrid". All run in one process, interleaved, in rotating order; times 
 compared with the CPU's result; integers must be equal.
 
     ratio = the CPU's median time ÷ the device's median time; marked if the two are within a factor of 10
-    gain  = the smaller median time of the two alone ÷ hybrid's; near 1 if hybrid used only one of them
+    gain  = the shorter of these two median times ÷ hybrid's median time; near 1 if hybrid used only one of the two
 
 The products with a predicted ratio within this factor of 10 come first, the shortest ones first. Next to a fast GPU the
 CPU has such a ratio in two cases: transfers take longer than the arithmetic, or the CPU has its own units for small
 types (AMX: int8, and bfloat16 with precision="high"). Products that would not finish within --limit seconds, by their
-predicted times, are skipped and listed. A device that computes on the CPU's own cores cannot gain; hybrid then uses the
-faster one alone. A type is a name, or name:precision. The JSON document ("gemm-hybrid/2", seconds) contains
+predicted times, are skipped and listed. If the device computes on the CPU's own cores, there is nothing to gain: hybrid
+then uses only the faster of the two. A type is a name, or name:precision.
+
+The JSON document ("gemm-hybrid/2", seconds) contains
 
     date, command, commit, versions, machine, devices, rounds, sample_s, limit_s, within (10)
     results     [{n, dtype, precision, device, times {cpu, device, hybrid}, spread, rows {device key: rows of the
@@ -93,7 +95,7 @@ class Product:
         best = min(others, key=lambda each: each.seconds or 0.0)
         self.device, other = best.device.key, best.seconds or 0.0
         self.ratio = cpu / other
-        times = options.rounds + 3  # calls of each contestant
+        times = options.rounds + 3  # the number of calls of each contestant
         # The last two terms are for making the operands and comparing the results.
         self.needed = times * (cpu + other + min(cpu, other)) + 1e-7 * n * n + 1.0
 
@@ -158,7 +160,7 @@ def main() -> int:
     """Time the products, print and write the results."""
     end, options = time.monotonic(), arguments().parse_args()
     end += options.limit
-    probe.facts()  # the probe's results must be known, as they are after a process's first large product
+    probe.facts()  # choices need the probe's results, which a process otherwise gets at its first large product
     watch, results, left_out, keys = Watch(), [], [], set()
     products = [Product(positive(n), dtype, options) for n in options.sizes for dtype in options.dtypes]
     if all(product.why_not for product in products):

@@ -2,27 +2,29 @@
 
     python benchmarks/intel_static.py [--json FILE] [--kernels WORD] [--ocloc PROGRAM]
 
-Compiles every row for Intel GPUs, and every row that `auto` may choose there, with `ocloc`, the compiler's command line
-(Debian: apt-get install intel-opencl-icd). Each row is compiled with the catalog's values and with the values of
-gemm/tuned for the generation. The main figure is the fraction of multiply-adds among the instructions of the main loop.
-Every instruction occupies an issue slot, so this share is an upper bound of the fraction of the peak. It does not
-include waiting for memory. Spilled registers are searched in every program that the host builds of a row: the plain
-program, the one with PIECES, and the one with SPLIT if K may be split. The script takes some minutes. The JSON document
-("gemm-intel-static/2"):
+The script compiles every kernel for Intel GPUs, and every kernel that `auto` may choose there. It runs `ocloc`, the
+compiler's command line (Debian: apt-get install intel-opencl-icd). Each kernel is compiled with the values of its
+parameters in the catalog, and with their values in gemm/tuned for the generation.
+
+The main figure is the share of multiply-adds among the instructions of the main loop. Every instruction occupies an
+issue slot, so this share is an upper bound of the fraction of the peak: it ignores that loads wait for memory. Spilled
+registers are searched in every program that the host builds of a kernel: the plain program, the one with PIECES, and
+the one with SPLIT if K may be split. The script takes some minutes. The JSON document ("gemm-intel-static/2"):
 
     date, commit, compiler, generations {device: name}
     rows    [{kernel, chosen, device, simd, instructions, loop, mads, sends, share, registers, spilled, auto}]
 
-- chosen: the values that differ from the catalog's.
+- chosen: the parameters whose values differ from the catalog's.
 - simd: work-items per hardware thread.
 - instructions, loop: instructions of the whole kernel, and of its main loop.
-- sends: messages in the main loop.
+- sends: messages in the main loop, to memory or to a barrier.
 - registers: used registers, of 128.
 - spilled: bytes per hardware thread, in the program that spills the most.
 - auto: whether `auto` may choose the kernel there.
 
-The exit status is 1 if a row that `auto` may choose spills registers, or if the best float32 row of a generation has a
-share below 0.85. docs/make_intel_table.py writes the table of the newest record into docs/intel.md.
+The exit status is 1 if a kernel that `auto` may choose spills registers, or if the best float32 kernel of a generation
+has a share below 0.85. It is 2 if `ocloc` is missing or a kernel does not compile. docs/make_intel_table.py writes the
+table of the newest record into docs/intel.md.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_sub
                       "subgroup_size_8", "subgroup_size_16", "subgroup_size_32"})  # fmt: skip
 """Features that all these GPUs have. Most have no fp64."""
 PROGRAMS = ("", "PIECES", "SPLIT")
-"""The programs that the host builds of a row, by the macro that is defined; "" is the plain program."""
-BITS = {"float32": 32, "float16": 16, "int32": 8}  # of an operand's element; rows for int32 multiply int8 operands
+"""The programs that the host builds of a kernel, by the macro that is defined; "" is the plain program."""
+BITS = {"float32": 32, "float16": 16, "int32": 8}  # of an operand's element; kernels for int32 multiply int8 operands
 GOAL = 0.85
 
 
@@ -74,12 +76,15 @@ def gpu(device: str) -> Device:
 
 
 def automatic(row: Kernel) -> bool:
-    """Whether `auto` may choose the row on these GPUs."""
+    """Whether `auto` may choose the kernel on these GPUs."""
     return row.backend == "opencl" and FEATURES.issuperset(row.needs) and row.chosen_on("gpu", FEATURES)
 
 
 def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
-    """(row, device) for all rows with `word` in their names, with the values of the catalog and those of gemm/tuned."""
+    """(kernel, device) for all kernels with `word` in their names.
+
+    A kernel comes once with the values of the catalog, and once for each set of values in gemm/tuned for the device.
+    """
     for row in KERNELS:
         if word in row.name and FEATURES.issuperset(row.needs) and (row.target == "intel" or automatic(row)):
             for device in GENERATIONS:
@@ -88,7 +93,10 @@ def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
 
 
 def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int, assembly.Listing]:
-    """Compile a row. Returns the work-items per hardware thread and the assembly. `program` is one of PROGRAMS."""
+    """Compile a kernel. Return the number of work-items per hardware thread, and the assembly.
+
+    program: one of PROGRAMS. Raises Failed if the kernel does not compile.
+    """
     defines = {name: value for name, value in row.params.items() if name.isupper()}
     defines |= {"PRECISION": BITS[row.dtype], "ORDERED": 0, "FUSED": 1} | ({program: 1} if program else {})
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +115,7 @@ def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int
 
 
 def measure(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
-    """A row of the document."""
+    """Compile all programs of a kernel. Return its row of the document. Raises Failed."""
     programs = [program for program in PROGRAMS if program != "SPLIT" or "split" in row.params]
     (simd, listing), *others = (compile_row(row, device, program, ocloc) for program in programs)
     loop = listing.loop or assembly.Loop(())
@@ -122,13 +130,13 @@ def measure(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
 
 
 def all_rows(word: str, ocloc: str) -> Iterator[dict[str, Any]]:
-    """The rows of all kernels with `word` in their names."""
+    """The rows of the document for all kernels with `word` in their names."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from pool.map(lambda job: measure(*job, ocloc), list(jobs(word)))
 
 
 def faults(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows and generations that miss the goals."""
+    """Messages about the kernels and the generations that miss the goals."""
     found = [f"{row['kernel']} spills on {row['device']}" for row in rows if row["auto"] and row["spilled"]]
     for device in {row["device"]: 0 for row in rows}:
         best = max((row["share"] for row in rows if row["device"] == device and row["kernel"][0] == "s"), default=GOAL)

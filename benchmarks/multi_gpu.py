@@ -2,14 +2,14 @@
 
     python benchmarks/multi_gpu.py [--size 32768] [--dtypes bfloat16,float32] [--rounds 5] [--json FILE]
 
-Multiplies n × n matrices whose operands and results are in host memory, by one GPU and, with backend="cuda:all", by all
-GPUs. A time is the median of --rounds products after one warm-up, measured until every GPU has finished.
-$CUDA_VISIBLE_DEVICES selects the GPUs.
+The script multiplies n × n matrices in host memory, on one GPU and, with backend="cuda:all", on all GPUs. The results
+are in host memory, too. A time is the median of --rounds products after one warm-up, measured until every GPU has
+finished. $CUDA_VISIBLE_DEVICES selects the GPUs.
 
-    speedup = the median time of one GPU ÷ the median time of this row
+    speedup = gemm's median time on one GPU ÷ gemm's median time on these GPUs
 
 The peer is PyTorch on one GPU, if installed. Its time includes the transfers of operands and result. Some elements of
-every result are compared with float64 sums. The document ("gemm-multi-gpu/1", seconds) contains
+every result of gemm are compared with float64 sums. The document ("gemm-multi-gpu/1", seconds) contains
 
     date, command, commit, versions, machine, environment, devices, rounds
     results     [{n, dtype, gpus, contestant (gemm or torch), times, median, tflops, speedup (null for the peer)}]
@@ -40,7 +40,7 @@ from gemm.cli.arguments import listed, positive
 from gemm.core.errors import BackendUnavailable
 
 CHECKED = 8
-"""The number of rows, and of columns, that are selected. The elements where they cross are recomputed."""
+"""The number of rows, and of columns, of a result that are selected. The elements where they cross are recomputed."""
 
 Row = dict[str, Any]
 
@@ -90,7 +90,7 @@ class Machine:
             self.note(n, dtype, gpus, times)
 
     def backends(self) -> Iterator[tuple[int, str]]:
-        """(number of GPUs, name of the backend that uses them)."""
+        """Yield (number of GPUs, name of the backend that uses them): one GPU, and all GPUs if there are several."""
         yield 1, self.devices[0].key
         if len(self.devices) > 1:
             yield len(self.devices), "cuda:all"
@@ -104,7 +104,7 @@ class Machine:
 
 
 def check(a: np.ndarray, b: np.ndarray, found: np.ndarray) -> None:
-    """Recompute some elements of a·b in float64. Exit if `found` differs by more than rounding k terms allows."""
+    """Recompute some elements of a·b in float64. Exit if `found` differs there by more than rounding errors."""
     k = a.shape[1]
     rows, columns = (np.random.default_rng(1).integers(0, n, CHECKED) for n in found.shape)
     x, y = a[rows].astype(np.float64), b[:, columns].astype(np.float64)

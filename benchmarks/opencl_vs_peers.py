@@ -10,9 +10,9 @@ clblast_tuner_xgemm_direct, ...) wrote as JSON to FOLDER. Run the tuners there o
 
 Each round samples every contestant, in rotating order. A sample is as many products in a row as fill --sample seconds,
 until the queue has finished. A time is that of the sample divided by the number of products. A ratio is the median over
-the rounds of the peer's time ÷ our time. "call" is the time until the host's call of a 16 × 16 product returns;
-"launch" is the time per product in a row of such products. Every contestant's result is first checked against float64
-sums of the same operands.
+the rounds of the peer's time ÷ our time. "call" is the time until the host's call of a 16 × 16 product returns.
+"launch" is the time per product if many such products run one after another. Every contestant's result is first checked
+against float64 sums of the same operands.
 
 The JSON document ("gemm-opencl-peers/1", seconds):
 
@@ -70,7 +70,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the comparison. Returns 1 if one of our results is wrong."""
+    """Run the comparison. Returns 1 if a result of the contestant "gemm" is wrong."""
     options = arguments().parse_args()
     device = recorded.device_of(options.device, "opencl")
     queue = device.handle.queue
@@ -111,10 +111,15 @@ def main() -> int:
 
 
 def _tune(library: ctypes.CDLL, device: Any, folder: Path) -> dict[str, dict[str, int]]:
-    """Replace CLBlast's parameters for a pyopencl device by the best of clblast_tuner_*, from the files of `folder`.
+    """Give CLBlast, for a pyopencl device, the best parameters that its tuners (clblast_tuner_*) found.
+
+    The tuners wrote them to the files clblast_*.json in `folder`.
 
     Returns:
         {family of kernels: its parameters}.
+
+    Raises:
+        ValueError: CLBlast refuses the parameters.
     """
     library.CLBlastClearCache()  # discard programs that were compiled with the old parameters
     best: dict[str, dict[str, Any]] = {}
@@ -203,7 +208,7 @@ def _time(run: Run, queue: Any, repeats: int) -> float:
 
 
 def _small(contestants: dict[str, Any], queue: Any, dtype: str) -> list[dict[str, Any]]:
-    """The overhead of a tiny product: until the call returns, and per product in a row."""
+    """`small` of the document: the time until the call of a tiny product returns, and the time per product of many."""
     import pyopencl.array as cla
 
     a, b, out = (cla.to_device(queue, np.ones((16, 16), dtype)) for _ in range(3))
@@ -223,7 +228,7 @@ def _small(contestants: dict[str, Any], queue: Any, dtype: str) -> list[dict[str
 
 
 def _beside_the_cpu_engine(results: list[dict[str, Any]], dtype: str) -> dict[str, float]:
-    """Our time on the cpu backend ÷ our time on the opencl backend, on the same cores."""
+    """Time our cpu backend. Print and return {shape: its time ÷ our opencl backend's time on the same cores}."""
     found = {}
     for result in results:
         m, n, k = result["m"], result["n"], result["k"]

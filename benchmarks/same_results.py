@@ -3,12 +3,16 @@
     python benchmarks/same_results.py OLD NEW [--calls 200000] [--seed 0] [--jobs 2]
 
 OLD and NEW are checkouts with a built engine, or folders that hold an installed package. Each call is drawn from its
-number and the seed alone. Operands hold small integers, so that each kernel computes the same bits, whichever one is
-chosen; calls with reproducible=True hold random numbers, whose bits the contract fixes. What is compared: the result's
-class, type, shape, strides and bytes, the bytes of c and out afterwards, and that a and b are unchanged; of an error,
-its class (and its text, which is counted and shown but does not fail the comparison).
+number and the seed alone. Operands are small integers, so that every kernel computes the same bits. Only calls with
+reproducible=True have random floating-point numbers: the contract fixes the bits of their results.
 
-Prints the number of calls, how many gave results and how many errors, and each difference. Exit status 1 if any differ.
+If a call returns a result, these are compared: the result's class, type, shape, strides and bytes, c and out after the
+call, and whether a and b have changed. If a call raises an error, the comparison fails only if the other build raises
+no error or an error of another class. Errors of the same class whose texts differ, or after which c or out differ, are
+counted and shown.
+
+The script prints the number of calls, how many of them gave results and how many gave errors, and the differences. The
+exit status is 1 if there are differences.
 """
 
 from __future__ import annotations
@@ -85,7 +89,7 @@ def drawn(rng: Any) -> tuple[str, list[Any], dict[str, Any]]:
     )
     dtype, (m, n, k) = str(rng.choice(TYPES)), (int(x) for x in rng.choice(SIZES, 3))
     options = {key: OPTIONS[key][rng.integers(len(OPTIONS[key]))] for key in OPTIONS if rng.random() < 0.12}
-    exact = options.get("reproducible") is not True or name in ("einsum", "tensordot", "use")  # which take no options
+    exact = options.get("reproducible") is not True or name in ("einsum", "tensordot", "use")  # these take no options
     batch = tuple(int(x) for x in rng.choice((1, 2, 3), rng.integers(0, 3))) if rng.random() < 0.3 else ()
     other = "float32" if rng.random() < 0.03 else dtype
     flipped = [options.get(side) in (True, "T", "C") for side in ("trans_a", "trans_b")]
@@ -150,7 +154,7 @@ def called(name: str, operands: list[Any], options: dict[str, Any]) -> Any:
 
 
 def image(thing: Any) -> str:
-    """The text by which a result is compared: equal texts mean equal results."""
+    """The text of a result. Two results are equal if their texts are equal."""
     import numpy as np
 
     if isinstance(thing, (list, tuple)):
@@ -159,14 +163,17 @@ def image(thing: Any) -> str:
         values = np.ascontiguousarray(thing)
         values = np.where(values != values, np.nan, values) if values.dtype.kind in "fc" else values  # NaNs are equal
         held = values.tobytes()
-        if thing.dtype == np.longdouble and thing.dtype.itemsize == 16:  # only 10 of 16 bytes are used
+        if thing.dtype == np.longdouble and thing.dtype.itemsize == 16:  # x87's longdouble uses only 10 of its 16 bytes
             held = values.reshape(-1).view(np.uint8).reshape(-1, 16)[:, :10].tobytes()
         return f"{thing.dtype}{thing.shape}{thing.strides}{hashlib.blake2b(held, digest_size=8).hexdigest()}"
     return f"{type(thing).__name__}:{thing!r}"
 
 
 def answer(seed: int, number: int) -> str:
-    """The outcome of call `number` as a line of text: its image, a tab, and a description of the call."""
+    """Make call `number`. Return its outcome as a text, then a tab and a description of the call.
+
+    The outcome is the image of the result or the text of the error, then the images of c and out.
+    """
     import numpy as np
 
     name, operands, options = drawn(np.random.default_rng((seed, number)))

@@ -89,7 +89,10 @@ def check(a: Any, b: Any, c: Any, dtype: str) -> None:
 
 
 def contest(size: int, side: int, dtype: str, rounds: int) -> dict[str, list[float]]:
-    """The seconds of each contestant in each round."""
+    """Time all contestants. Return {contestant: its seconds in each round}.
+
+    Raises ArithmeticError if a result of the first, untimed round is wrong.
+    """
     a, b = operands(size, side, dtype)
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     names = list(CONTESTANTS)

@@ -42,7 +42,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of n × n by n × n on `workers` workers, in blocks of side² elements.
+    """The cost of a product of n × n matrices on `workers` workers, in blocks of side² elements.
 
     Attributes:
         tasks: total number of tasks.
@@ -65,7 +65,7 @@ class Cost:
 
 
 def cost(n: int, side: int, workers: int, element: int, known: Constants) -> Cost:
-    """The cost of `contraction="sum"`."""
+    """The cost of gemm.dask.matmul with `contraction="sum"`. element: bytes of an element."""
     blocks = math.ceil(n / side)
     products = blocks**3
     sums = math.ceil(products / (SUMS - 1)) if blocks > 1 else 0  # products · (1/4 + 1/16 + ...)
@@ -117,7 +117,7 @@ def tables(known: Constants, n: int, workers: list[int], element: int) -> str:
 
 
 def main() -> int:
-    """Print the tables."""
+    """Print the tables of docs/scale.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recorded", type=Path)
     parser.add_argument("--size", type=int, default=100_000)

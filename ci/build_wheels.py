@@ -98,7 +98,7 @@ def headers(platform: Platform, folder: Path) -> list[str]:
 
 
 def python_library(platform: Platform, folder: Path) -> list[str]:
-    """The linker's words for Python's functions. Outside Windows, the process that loads a module has them."""
+    """The linker's options for Python's functions. Except on Windows, the process that loads a module has them."""
     if platform.system != "Windows":
         return ["-Wl,-undefined,dynamic_lookup"] if platform.system == "Darwin" else []
     names = [symbol.name for symbol, item in FUNCTIONS.items() if (item.added.major, item.added.minor) <= OLDEST]
@@ -131,7 +131,7 @@ def build_libraries(platform: Platform, package: Path) -> None:
 
             objects = build["compile_all"](sources, compile_one)
             link = ["-Wl,-Bsymbolic", "-lm"] if platform.system == "Linux" else python
-            if platform.system == "Darwin":  # instead of the library's present path
+            if platform.system == "Darwin":  # the default is the path on this machine
                 link = [*link, f"-Wl,-install_name,@rpath/{stem}{suffix}"]
             words = ["-shared", "-s", *objects, *link, "-o", package / f"{stem}{suffix}"]
             subprocess.run([*compiler, *words], check=True)
@@ -187,7 +187,8 @@ def check_library(file: Path, platform: Platform) -> None:
     """Check for which machine a library is made, what it imports and what it exports. Raises AssertionError."""
     library = lief.parse(str(file)).abstract
     assert library.header.architecture.name == ARCHITECTURES[platform.machine], library.header.architecture
-    imported = {name for name in map(str, library.libraries) if name != f"@rpath/{file.name}"}  # macOS: its own name
+    # On macOS, the list of imports also contains the library's own name.
+    imported = {name for name in map(str, library.libraries) if name != f"@rpath/{file.name}"}
     strange = {name for name in imported if not re.fullmatch(SYSTEM_LIBRARIES[platform.system], name)}
     assert not strange, f"{file.name} imports {strange}"
     underscore = "_" if platform.system == "Darwin" else ""
@@ -211,7 +212,8 @@ def check_wheel(wheel: Path, platform: Platform) -> str:
         for library in libraries:
             check_library(library, platform)
     done = [f"{len(libraries)} libraries", "abi3audit", "twine"]
-    # Not for musl: its symbols have no versions, and auditwheel knows its libc only by Alpine's name.
+    # auditwheel is not run for musl: musl's symbols have no versions, and auditwheel knows musl's libc only by the name
+    # that Alpine gives to it.
     if "manylinux" in platform.tag:
         shown = subprocess.run(["auditwheel", "show", wheel], check=True, capture_output=True, text=True).stdout
         assert f'"{platform.tag.partition(".")[0]}"' in shown.split("platform tag", 1)[1], shown

@@ -77,7 +77,7 @@ def chromium(*options: str) -> str:
 
 
 def probed(report: Path, width: int) -> dict[str, Any]:
-    """The findings of the probe in a copy of the report, in a frame of this width: windows have a least width."""
+    """The probe's findings in a copy of the report, in a frame of this width. A window cannot be as narrow."""
     with tempfile.TemporaryDirectory() as folder:
         copy = report.read_text(encoding="utf-8").replace("</body>", f"{PROBE}</body>")
         frame = f'<iframe style="border:0" width="{width}" height="900" srcdoc="{escape(copy)}"></iframe>' + COLLECT

@@ -1,8 +1,9 @@
 """compare_hashes.py FILE...: print one table of the files that `gemm verify --hashes --json` wrote on several machines.
 
 With reproducible=True every kernel on every device must give the same bits. The script fails in these cases: a dtype
-has two different hashes, a kernel has no hash, a file is missing or has no kernels, or a file lacks a dtype that
-another file has. A recorded run may be older than a dtype, so a missing dtype there is only mentioned.
+has two different hashes, a kernel has no hash, a file is missing or has no hash, or a file lacks a dtype that another
+file has. There is one exception: a file named hashes.json may lack a dtype, which is only mentioned. Such a file is a
+recorded run (benchmarks/record.py), and the run may be older than the dtype.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""cross_compile.py SYSTEM FOLDER: compile the C sources for another system, by Zig's Clang, as its own compiler would.
+"""cross_compile.py SYSTEM FOLDER: compile the C sources for another system, with Zig's Clang in place of its compiler.
 
 Zig contains the headers of all these systems. ccache keeps the object files, because Zig's own cache goes by the paths
 of files, which differ from run to run.
@@ -6,7 +6,7 @@ of files, which differ from run to run.
     macos           All sources are compiled, without optimisation, because nothing runs. FOLDER has NumPy's headers for
                     macOS; Python's headers are those of this machine. Only libgemm is linked.
     windows         The engine is compiled with clang-cl's options, as cibuildwheel does, for Arm and for x86-64. The
-                    latter is linked with MinGW's C library to the programs of tests/fuzz, in FOLDER.
+                    programs of tests/fuzz are linked from the x86-64 engine and MinGW's C library, in FOLDER.
     musl-aarch64    The same programs, linked to the system's musl, because half of Zig's static libc is not musl.
     musl-x86_64     libgemm, and the same programs with its kernels, with little optimisation: the wheel for Windows
                     has the same kernels, optimised by the same compiler.
@@ -112,7 +112,7 @@ def windows(folder: Path) -> None:
     # /Zl requests no default libraries and /GS- no stack checks, because only Microsoft's compiler provides these.
     # _fltused is the only name that is then missing. The wheel for Windows has the optimised kernels.
     apart = ["/Zl", "/GS-", "/O1"]
-    for machine, target in (("ARM64", "aarch64"), ("AMD64", "x86_64")):  # the programs have the objects of the last one
+    for machine, target in (("ARM64", "aarch64"), ("AMD64", "x86_64")):  # the last one's objects make the programs
         sources, flags = engine("Windows", machine, folder)
         clang_cl = [*CLANG_CL, f"--target={target}-pc-windows-msvc", "-nobuiltininc"]
         words = [*clang_cl, *found, "/Icsrc", *flags, *apart]

@@ -11,17 +11,17 @@ ARM = {
     AT_HWCAP: {"neon": 1, "fp16": 10, "dotprod": 20, "sve": 22, "fhm": 23},
     AT_HWCAP2: {"i8mm": 13, "bf16": 14, "sme": 23, "smef64f64": 25},
 }
-"""Bits of Linux's getauxval(), by the names that catalog rows use."""
+"""{argument of Linux's getauxval(): {the catalog's name of a CPU feature: its bit in the result}}."""
 
 
 def features() -> list[str]:
-    """The CPU features that a catalog row may need."""
+    """The CPU's features, by the names that the catalog uses."""
     if platform.machine() == "aarch64":  # under emulation, /proc/cpuinfo describes the host
         getauxval = ctypes.CDLL(None).getauxval
         getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
         return sorted(name for word, bits in ARM.items() for name, bit in bits.items() if getauxval(word) >> bit & 1)
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    # Linux writes avx512_vnni where a row has avx512vnni.
+    # Linux writes avx512_vnni where the catalog has avx512vnni.
     return sorted(flags[1].replace("_", "").split()) if flags else []
 
 

@@ -20,7 +20,7 @@ def reports(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def excuse(row: Any, facts: list[dict[str, Any]]) -> str:
-    """Why no job's machine can run `row`, or "" if one can."""
+    """Why no job's machine can run the kernel of `row`, or "" if a machine can."""
     if row.backend == "cpu":
         lacking = [set(row.needs) - set(machine["features"]) for machine in facts]
         if all(lacking):

@@ -1,7 +1,7 @@
 """An mkdocs hook (mkdocs.yml): generate the gallery, whose charts and reports are drawn when the site is built.
 
-The data come from the records in benchmarks/results. The scripts in this folder and gemm.compare draw it. Needs
-matplotlib.
+The data come from the records in benchmarks/results. The scripts in this folder draw the charts, and
+gemm.bench.comparison writes the reports. The hook needs matplotlib.
 """
 
 from __future__ import annotations

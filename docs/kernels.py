@@ -1,6 +1,6 @@
 """An mkdocs hook (mkdocs.yml): generate the page of kernels, from gemm/catalog and from recorded results.
 
-The page is generated when the site is built, so that adding a kernel takes only a source file and a row.
+The page is generated when the site is built. Therefore a new kernel needs only a source file and a row of the catalog.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ columns:
 
 
 def table(rows: tuple[Any, ...], backend: str) -> str:
-    """A Markdown table of one backend's rows."""
+    """A Markdown table of one backend's kernels. rows: the catalog."""
     lines = ["| kernel | dtype | precision | needs | parameters | ordered | about |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         if row.backend != backend:

@@ -64,7 +64,10 @@ application's own context, which may have these hints.
 
 
 def table(rows: list[dict[str, Any]], dtype: str, sums: str) -> str:
-    """A Markdown table of the kernels of one kind, one column for each GPU: slots / memory / waves."""
+    """A Markdown table of the kernels with these types of operands and of sums.
+
+    There is a column for each GPU. A cell has slots / memory / waves.
+    """
     some = [row for row in rows if (row["dtype"], row["sums"]) == (dtype, sums)]
     gpus = list(dict.fromkeys(row["gpu"] for row in some))
     lines = ["| kernel | " + " | ".join(GPUS[gpu] for gpu in gpus) + " |", "|---|" + "---|" * len(gpus)]

@@ -4,8 +4,8 @@
 
 The files come from benchmarks/auto_regret.py --json and benchmarks/batching.py --json; other files are ignored. The
 regret chart has a panel for each place of the operands, and a line for each run: the regret that a share of the random
-problems does not exceed. The batching chart shows the time per product for each way in the newest file, with a panel
-for each place of the operands. Needs matplotlib.
+problems does not exceed. The batching chart shows the time per product in the newest file, for each way to compute many
+small products, with a panel for each place of the operands. The script needs matplotlib.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import generated
 
 REGRET, BATCHING = "gemm-auto-regret/1", "gemm-batching/1"
 WAYS = ("one by one", "one by one, new", "batching", "gemm_many", "gemm_many, new", "stack", "numpy, stack", "numpy")
-"""The ways of benchmarks/batching.py. Ways that only older runs have are not drawn."""
+"""The contestants of benchmarks/batching.py. Contestants that only older runs have are not drawn."""
 Document = dict[str, Any]
 
 
@@ -69,7 +69,7 @@ def draw_regret(documents: list[Document], target: Path) -> None:
 
 
 def draw_batching(document: Document, target: Path) -> None:
-    """Draw the time per product for each way."""
+    """Draw the time per product for each contestant in WAYS, with a panel for each row of the results."""
     plt = generated.pyplot()
     rows = document["results"]
     columns = min(3, len(rows))

@@ -4,8 +4,8 @@
 
 The files come from benchmarks/cpu_vs_peers.py --json, all from one device. If several files contain a product, the last
 file counts. There is a panel for each family and main element type, and one for all other types. A panel shows the
-ratio to the best peer for each product without transposed operands, with a colour for each number of threads, and the
-other peers' ratios in grey if they fit. Needs matplotlib.
+ratio to the best peer for each product without transposed operands, with a colour for each number of threads. The other
+peers' ratios are grey; those that are too large for the panel are not drawn. The script needs matplotlib.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import generated
 
 FAMILIES = ("square", "skinny", "batched", "dtypes")
 SCHEMAS = ("gemm-cpu-peers/2", "gemm-cpu-peers/3")
-"""Version 3 adds families and fields. Its libraries run in processes of their own; before, they shared one."""
+"""Version 3 adds families and fields. In version 2 all libraries shared one process; in version 3 each has its own."""
 MAIN = ("float32", "float64")
 Row = dict[str, Any]
 

@@ -23,11 +23,11 @@ CURVES = (
     ("cuda:0", "host", "host", "GPU, NumPy arrays: transfers included"),
     ("cuda:0", "resident", "resident", "GPU, arrays in its memory"),
 )
-"""(device, mode, class of the line, label)."""
+"""(device, mode, CSS class of the line, label)."""
 LEFT, RIGHT, TOP, BOTTOM = 62, 584, 74, 230
 """Edges of the plot, in pixels."""
 WIDTH, HEIGHT = 600, 258
-"""Of the picture: its letters are legible on a phone, too, and the README's first screen has room for it."""
+"""The picture's size in pixels. It fits into the README's first screen, and its letters are legible on a phone."""
 STYLE = """\
 .page { fill: #ffffff } text { fill: #1f2328; font: 14px system-ui, sans-serif }
 .small { fill: #59636e; font-size: 12px }
@@ -45,7 +45,7 @@ text.cpu { fill: #58a6ff } text.host { fill: #f0883e } text.resident { fill: #3f
 
 
 def curve(record: dict[str, Any], device: str, mode: str) -> dict[int, float]:
-    """{size: GFLOP/s} of the squares."""
+    """{size: GFLOP/s} of the squares on a device. mode: "host" (NumPy arrays) or "resident" (arrays on the device)."""
     return {
         row["size"]: row["gflops"]
         for row in record["results"]
@@ -54,7 +54,7 @@ def curve(record: dict[str, Any], device: str, mode: str) -> dict[int, float]:
 
 
 def threshold(record: dict[str, Any], mode: str) -> int:
-    """The offload threshold of the GPU for squares."""
+    """The offload threshold of the GPU for squares: the size from which it is faster than the CPU."""
     return next(
         row["size"]
         for row in record["thresholds"]

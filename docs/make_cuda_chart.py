@@ -4,7 +4,7 @@
 
 The files come from benchmarks/cuda_vs_cublas.py --json, all from one device. Each family has a panel: TFLOP/s over
 FLOPs per byte of operands and result, of gemm and of the fastest peer. The limits are the bandwidth of copies and, if
-the data sheet has it, the peak of the arithmetic. Needs matplotlib.
+PEAKS has it, the peak of the arithmetic. The script needs matplotlib.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ PEAKS = {
     "H200": {"float32": 66.9, "float64": 66.9, "bfloat16": 989, "float16": 989, "int8": 1979, "fp8": 1979,
              "float32, medium": 495},
 }  # fmt: skip
-"""{part of the device's name: TFLOP/s in NVIDIA's data sheet}, dense, of tensor cores except for float32."""
+"""{part of the device's name: {family: TFLOP/s}}, from NVIDIA's data sheet. The figures are those without sparsity, of
+tensor cores except for float32."""
 Row = dict[str, Any]
 
 
 def read(paths: list[Path]) -> tuple[list[Row], str, float, str]:
-    """The rows of all files, the device's name, bytes per second of copies, and the caption. Raises ValueError."""
+    """The rows of all files, the device's name, bytes per second of copies, and the caption.
+
+    Raises ValueError if a file has another format, or if the files have no results or are of several devices.
+    """
     rows: dict[tuple[Any, ...], Row] = {}
     devices, captions, rate = {}, [], 0.0
     for path in paths:

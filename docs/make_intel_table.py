@@ -25,7 +25,7 @@ def table(record: dict[str, Any]) -> str:
     lines += ["| kernel | " + " | ".join(devices.values()) + " | SIMD | mads per message |"]
     lines += ["|---|" + "---|" * (len(devices) + 2)]
     for kernel in dict.fromkeys(row["kernel"] for row in record["rows"]):
-        # For each device, the record's last row of a kernel has the shipped values.
+        # A kernel may have several rows for a device. The last one has the values that gemm ships for this device.
         rows = {row["device"]: row for row in record["rows"] if row["kernel"] == kernel}
         cells = [_cell(rows[device]) for device in devices]
         simd = "/".join(str(width) for width in sorted({row["simd"] for row in rows.values()}))

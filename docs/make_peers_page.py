@@ -27,7 +27,7 @@ RUNS = {
     "CUDA, odd": "2026-11-24-h200-auto/cuda_odd.json",
 }
 FAMILIES = ("square", "skinny", "thin", "random", "batched", "dtypes")
-"""Families of the CPU runs that the page shows. The other families compare gemm with itself."""
+"""Families of the CPU runs that the page shows. The other families measure overheads, scaling and disturbances."""
 NAMES = {"numpy": "NumPy", "openblas": "OpenBLAS", "torch": "PyTorch", "mkl": "MKL", "blis": "BLIS",
          "blis-wheel": "BLIS, PyPI", "amd-blis": "AMD's BLIS"}  # fmt: skip
 SHAPES = (*((0, s, s, s) for s in (512, 1024, 2048, 4096, 8192)), (0, 64, 4096, 4096), (0, 256, 256, 16384),

@@ -28,7 +28,7 @@ HIDDEN, BATCH, RATE, MOMENTUM = 64, 64, 0.2, 0.9
 
 @dataclass
 class Layer:
-    """y = x·w + b, and the velocities of w and b."""
+    """The layer y = x·w + b. dw and db are the velocities of w and b, for gradient descent with momentum."""
 
     w: np.ndarray
     b: np.ndarray

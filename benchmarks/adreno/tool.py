@@ -39,7 +39,10 @@ class Case:
 
 
 def figures(tool: Path, case: Case, gpu: str) -> dict[str, Any]:
-    """The row of `case` on `gpu`; adreno_static.py describes it."""
+    """Compile `case` for `gpu` and return its figures, as an entry of `rows` in the document of adreno_static.py.
+
+    Raises Failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cl"
         file.write_text(case.source, encoding="utf-8")
@@ -62,7 +65,10 @@ def figures(tool: Path, case: Case, gpu: str) -> dict[str, Any]:
 
 
 def read(answer: str) -> dict[str, Any]:
-    """The figures in the tool's JSON. Registers, waves and spills are those of the kernel, the rest of its main loop.
+    """The figures in the tool's JSON.
+
+    `registers`, `waves`, `threads_per_wave`, `spills` and `instructions` refer to the whole kernel, the others to the
+    main loop.
 
     Raises Failed if the kernel has no loop with multiply-adds.
     """

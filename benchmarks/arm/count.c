@@ -1,6 +1,7 @@
 /* A plugin for QEMU's user mode emulation. It counts the instructions that a single-threaded program executes between
- * `mov x11, x11` and `mov x12, x12`, in whole translation blocks, and prints the count. The file contains the few
- * declarations of QEMU's plugin interface, version 1, that it needs, so that QEMU's headers are not required. */
+ * `mov x11, x11` and `mov x12, x12`, and prints the count. It counts translation blocks of QEMU as wholes: the block
+ * with the first mark is left out, and the block with the second mark counts completely. This file declares the few
+ * functions of QEMU's plugin interface, version 1, that it calls. Therefore QEMU's headers are not required. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""Count the instructions of a whole product, packing and loops included, in QEMU with the plugin count.c."""
+"""Count the instructions of a whole product, with packing and all loops, in QEMU with the plugin count.c."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .tools import Failed, run
 HERE = Path(__file__).resolve().parent
 CSRC = HERE.parents[1] / "csrc"
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden")
-"""The flags of build.py."""
+"""Compiler flags that build.py uses, too."""
 CC = "aarch64-linux-gnu-gcc"
 TYPES = {"s": ("float", 4), "d": ("double", 2)}
 """{letter: (C type, lanes of a 128-bit vector)}."""
@@ -50,7 +50,7 @@ def compile_kernel(source: Path, to: Path, compiler: tuple[str, ...] = (CC,)) ->
 
 
 CACHES = "64/4,1024,8192"
-"""Of a server's core: L1 of 64 KiB, 4 ways; L2; the share of L3. In the form of GEMM_CPU_CACHES."""
+"""A server core's L1 (KiB/ways), L2 (KiB) and share of L3 (KiB), written as for GEMM_CPU_CACHES."""
 
 
 def ours(kernel: str, source: Path, scratch: Path) -> Path:

@@ -57,7 +57,7 @@ class Loop:
 
     @property
     def typical(self) -> str:
-        """The instruction that does most of the work."""
+        """The first instruction with the same name, such as `fmla`, as the one that does the most multiply-adds."""
         by = sorted(self.instructions, key=multiply_adds)[-1].split(" ", 1)[0]
         return next(text for text in self.instructions if text.split(" ", 1)[0] == by)
 
@@ -88,6 +88,10 @@ def _loops(section: list[tuple[int, str]]) -> list[Loop]:
 
 
 def main_loop(binary: Path) -> Loop | None:
-    """The inner loop of a full tile, found as the loop with the most work per pass; None without multiply-adds."""
+    """The inner loop of a full tile. Return None if no loop multiplies and adds.
+
+    The function chooses the loop with the greatest product of two figures: the multiply-adds in one pass, and the
+    fraction of the loop's instructions that multiply and add.
+    """
     loops = [loop for loop in inner_loops(binary) if loop.work]
     return max(loops, key=lambda loop: loop.work * loop.fmas / len(loop.instructions), default=None)

@@ -1,4 +1,4 @@
-"""Cycles of a loop in llvm-mca's scheduling models. They assume L1 hits and a front end that never stalls."""
+"""Cycles of a loop in llvm-mca's scheduling models. The models assume L1 hits and a front end that never stalls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODELS = {
 }
 """{CPU: (the model that LLVM 19 uses for it, whether the model's figures are reliable)}."""
 SHORT, LONG = 100, 400
-"""Passes of two runs. The difference of their cycles excludes the start of the loop."""
+"""The numbers of passes in two runs of llvm-mca. The difference of the runs' cycles excludes the start of the loop."""
 
 
 def _cycles(text: str, cpu: str) -> float:
@@ -35,7 +35,10 @@ def _cycles(text: str, cpu: str) -> float:
 
 @cache
 def _peak(instruction: str, cpu: str) -> float:
-    """Multiply-adds per cycle of independent instructions of this kind, the faster of the vector and the lane form."""
+    """Multiply-adds per cycle of independent instructions of this kind.
+
+    fmla has two forms: its second factor is a vector, or one lane of a vector. The faster form counts.
+    """
     name, operands = instruction.split(" ", 1)
     kinds = re.findall(r"v\d+\.(\w+)", operands)
     if not kinds:  # a scalar kernel is compared with the peak of vector instructions

@@ -9,7 +9,10 @@ from .tools import run
 
 
 def unpack(names: tuple[str, ...], architecture: str, folder: Path) -> Path:
-    """The root folder of the unpacked packages, from the host's Debian sources. `folder` caches the result."""
+    """Download packages from the host's Debian sources, unpack them, and return the root folder of their files.
+
+    The root folder is in `folder`. If it exists already, nothing is downloaded.
+    """
     root = folder / f"{architecture}-{'-'.join(names)}"
     if root.exists():
         return root

@@ -1,7 +1,8 @@
 /* Compute one product of n x n matrices between the two marks that count.c recognises:  product N
  *
- * T is float or double. If KERNEL, a row of the catalog, is defined, this engine computes the product with cache blocks
- * for the caches of CACHES, because an emulator has none. Otherwise CBLAS names a function of a BLAS library. */
+ * T is float or double. If KERNEL is defined, it names a gemm_kernel of our engine, which computes the product. The
+ * engine's blocks then fit the caches that CACHES describes, because an emulator has no caches. If KERNEL is not
+ * defined, CBLAS names a function of a BLAS library, which computes the product. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -26,7 +26,10 @@ def llvm(name: str) -> str:
 def run(
     command: Sequence[str | Path], text: str = "", cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
-    """(stdout, stderr) of `command` with `text` as its input. Raises Failed unless the exit status is 0."""
+    """Run `command` with `text` as its standard input. Return (stdout, stderr).
+
+    Raises Failed if the program is not installed or if its exit status is not 0.
+    """
     words = [str(word) for word in command]
     if not shutil.which(words[0]):
         raise Failed(f"{words[0]} is not installed: {PACKAGES}")

@@ -1,4 +1,4 @@
-"""Time work on a GPU's stream by CUDA events. If possible, a CUDA graph replays the work, so that no host is timed."""
+"""Time work on a GPU's stream by CUDA events. If possible, a CUDA graph replays the work without delays by the host."""
 
 from __future__ import annotations
 

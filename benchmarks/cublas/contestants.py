@@ -17,7 +17,7 @@ from .lt import Absent, CublasLt
 from .products import Family, Product
 
 UNABLE = (Absent, BackendUnavailable, ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError)
-"""Exceptions of a contestant that cannot compute a product."""
+"""Exceptions that a contestant may raise if it cannot compute a product."""
 
 Contestant = Callable[[Family, Product, Any, Any, Any], Enqueue]
 """(family, product, a, b, out) → a function that enqueues the product; a, b and out are DeviceArrays."""

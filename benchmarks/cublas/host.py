@@ -18,7 +18,10 @@ from .clock import Clock
 
 
 def calls(clock: Clock, device: Any, *, quick: bool) -> dict[str, float]:
-    """{call: seconds until the call returns}, for 64 × 64 products on the device. The product is not waited for."""
+    """{call: median seconds until the call returns}, for 64 × 64 products on the device.
+
+    A call returns when its product is enqueued, and does not wait for the result.
+    """
     size, times, rounds = 64, 20 if quick else 200, 2 if quick else 15
     host = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
     own = [DeviceArray(host.shape, host.dtype, device) for _ in range(3)]
@@ -60,7 +63,10 @@ def _plan(arrays: list[Any], key: str) -> Callable[[], Any]:
 
 
 def transfers(clock: Clock, device: Any, sizes: list[int], *, quick: bool) -> list[dict[str, Any]]:
-    """Time products of NumPy arrays, from host to host, and their parts: transfers of pinned memory, and arithmetic."""
+    """Time products of NumPy arrays, from host to host. Return and print a row for each product.
+
+    The parts of a product are timed on their own, too: the transfers, in pinned memory, and the arithmetic.
+    """
     rows = []
     for dtype in ("float32",) if quick else ("float32", "float64"):
         for size in sizes:
@@ -76,7 +82,8 @@ def _transfer(clock: Clock, device: Any, size: int, dtype: str, *, quick: bool) 
     a, b = (rng.standard_normal((size, size)).astype(dtype) for _ in range(2))
     out = np.zeros((size, size), dtype)
     x, y, z = (DeviceArray((size, size), dtype, device) for _ in range(3))
-    # The choice for host operands first looks for all devices, which takes a minute on the emulated GPU of the tests.
+    # A quick run passes the kernel's name. Without a name, gemm chooses a kernel for host operands and first looks for
+    # all devices. This takes a minute on the tests' emulated GPU.
     kernel, rounds = (gemm.plan(x, y, out=z, backend=device.key).kernel, 3) if quick else (None, 9)
     whole = [_timed(lambda: gemm.gemm(a, b, out=out, backend=device.key, kernel=kernel)) for _ in range(rounds)]
     x.copy_from_host(a)
@@ -105,7 +112,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def copy_rate(clock: Clock, device: Any, *, quick: bool) -> float:
-    """Bytes per second that a copy on the device reads and writes."""
+    """Bytes per second of a copy within the device's memory: the bytes that it reads plus those that it writes."""
     nbytes = 1 << (20 if quick else 30)
     x, y = (DeviceArray((nbytes,), "uint8", device) for _ in range(2))
     places = [array.__cuda_array_interface__["data"][0] for array in (y, x)]

@@ -1,4 +1,4 @@
-"""cublasLt through ctypes: the best of the algorithms that its heuristics propose, for the comparison's products."""
+"""cublasLt through ctypes: the algorithms that its heuristics propose for the products of the comparison."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .products import Family
 _TYPES = {"float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14, "float8_e4m3fn": 28}
 """Values of cudaDataType_t."""
 _COMPUTE = {"float32": 68, "float64": 70, "int32": 72, "tf32": 77}
-"""Values of cublasComputeType_t by the type of the sums. Only "tf32" computes float32 in reduced precision."""
+"""Values of cublasComputeType_t by the type of the sums. "tf32" stands for float32 sums of factors rounded to TF32."""
 _OFFERS = 16
 _WORKSPACE = 64 << 20
 
 
 class _Offer(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """The C struct cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = (("algorithm", c_uint64 * 8), ("workspace", c_size_t), ("state", c_int), ("waves", c_float),
                 ("reserved", c_int * 4))  # fmt: skip
@@ -80,7 +80,9 @@ class CublasLt:
     def offers(
         self, family: Family, product: tuple[int, int, int, int], a: Any, b: Any, out: Any, stream: int
     ) -> list[Callable[[], None]]:
-        """Functions that enqueue out = a·b, the most promising algorithm first. Raises Absent.
+        """Functions that enqueue out = a·b, one for each algorithm, the most promising first.
+
+        Raises Absent if cublasLt has no algorithm for this product.
 
         A row-major matrix is the transpose of a column-major matrix. Hence cublasLt computes outᵀ = bᵀ·aᵀ, with b as
         the first operand.

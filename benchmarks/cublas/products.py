@@ -70,7 +70,7 @@ def label(product: Product) -> str:
 
 
 def goal(family: Family, product: Product, kernel: str = "") -> float | None:
-    """The ratio, cuBLAS's time ÷ our time, that is aimed at; None without a goal."""
+    """The ratio, cuBLAS's time ÷ our time, that is aimed at, or None. kernel: the kernel that gemm chose."""
     batch, m, n, k = product
     square = not batch and m == n == k
     if batch:
@@ -87,7 +87,7 @@ def goal(family: Family, product: Product, kernel: str = "") -> float | None:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's dtype, including those of ml_dtypes. Raises ImportError if that package is needed and missing."""
+    """NumPy's dtype of this name. Raises ImportError if the name needs ml_dtypes, which is missing."""
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes
 
@@ -96,7 +96,10 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def operands(family: Family, product: Product) -> tuple[np.ndarray, np.ndarray]:
-    """Random a (batch, m, k) and b (batch, k, n), or (n, k) if turned. Zeros would save power and give better times."""
+    """Random a (batch, m, k) and b (batch, k, n), or b (batch, n, k) if turned.
+
+    The values are random, because zeros would save power and give better times.
+    """
     batch, m, n, k = product
     rng = np.random.default_rng([batch, m, n, k])
     stack = (batch,) if batch else ()
@@ -111,7 +114,10 @@ def operands(family: Family, product: Product) -> tuple[np.ndarray, np.ndarray]:
 
 
 def worst_error(family: Family, product: Product, a: np.ndarray, b: np.ndarray, out: np.ndarray) -> float:
-    """The largest componentwise error, |out - exact| ÷ (|a|·|b|), of some rows. `exact` is float64; NaN gives inf."""
+    """The largest error |out - exact| ÷ (|a|·|b|) of an element, in some rows of the first product of a stack.
+
+    `exact` is computed in float64. The error of a NaN is inf.
+    """
     batch, m, _, _ = product
     first = (0,) if batch else ()
     rows = np.unique(np.linspace(0, m - 1, min(m, 16)).astype(int))
@@ -124,7 +130,7 @@ def worst_error(family: Family, product: Product, a: np.ndarray, b: np.ndarray, 
 
 
 def allowed(family: Family, k: int) -> float:
-    """The largest error of a correct result."""
+    """The largest `worst_error` of a correct result, for sums of k products."""
     unit = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "int32": 2.0**-53}
     rounded = unit[family.out]
     summed = 2.0**-10 if family.peer == "tf32" else 2.0**-13 if family.turned else min(rounded, 2.0**-24)

@@ -42,12 +42,12 @@ class Loop:
 
     @property
     def sends(self) -> int:
-        """Messages to memory, to a barrier or to the end of the thread. `sends` is a message with two payloads."""
+        """The number of messages: to memory, to a barrier, or to end the thread. `sends` has two payloads."""
         return sum(name(text) in ("send", "sends", "sendc") for text in self.instructions)
 
     @property
     def scratch(self) -> int:
-        """Messages to scratch memory, which mean that the register tile does not fit."""
+        """The number of messages to scratch memory. If there are any, the tile does not fit into the registers."""
         return sum("scratch" in text for text in self.instructions)
 
     @property
@@ -94,7 +94,7 @@ def parse(text: str) -> Listing:
 
 
 def _main_loop(instructions: list[str], labels: dict[str, int]) -> Loop | None:
-    """The loop with the most multiply-adds. In a tie, the smallest loop, which contains no other loop."""
+    """The loop with the most multiply-adds; in a tie, the one with the fewest instructions, which is the innermost."""
     loops = []
     for at, text in enumerate(instructions):
         if name(text) in _BRANCHES:

@@ -20,7 +20,10 @@ while True:
 
 
 class BusyProcess:
-    """A context manager with a process that occupies `core` inside `running()` and is stopped otherwise."""
+    """A context manager that starts a process. At its exit, the process is killed.
+
+    The process keeps `core` busy inside `with running():` and is suspended (SIGSTOP) at other times.
+    """
 
     def __init__(self) -> None:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]

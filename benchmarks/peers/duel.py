@@ -1,4 +1,4 @@
-"""Fair timing of contestants: interleaved, in rotating order, each after other threads have idled."""
+"""Time contestants fairly: in turn, in an order that rotates. A sample starts when the others' threads are asleep."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from gemm.bench.peers import Loop, Peer
 from gemm.bench.verdicts import ratios
 
 _ONCE = 0.5
-"""A contestant whose first call takes this many seconds or more is not called again: NumPy's integers take minutes."""
+"""A contestant whose first call takes this many seconds or more is not called again: NumPy's products of integers take
+minutes."""
 _PATIENCE, _LEAST = 3.0, 3
-"""Seconds that all rounds of a product may take together, and the number of rounds that run in any case. Long samples
-vary less."""
+"""All rounds of a product may take _PATIENCE seconds together, but _LEAST rounds run in any case. A few rounds suffice
+for long calls, because long samples vary less."""
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Entry:
     Attributes:
         key: the name in the results.
         first: seconds of the first call.
-        before: multiplies with another library, untimed, before each product.
+        before: a loop of another library, which multiplies once, untimed, before each product of this contestant.
         around: a context manager that is entered for each sample.
         seconds: seconds per product, one value for each sample.
         cores: CPU time ÷ wall time of each sample, over all threads of the process.
@@ -73,7 +74,7 @@ class Entry:
         return repeats
 
     def take(self) -> tuple[float, float, float]:
-        """One value for each of `seconds`, `cores` and `settling`."""
+        """Take a sample of `repeats` products. Return a value for each of `seconds`, `cores` and `settling`."""
         self.peer.set_threads(self.threads)
         self._warm()
         cpu, start = time.process_time(), time.perf_counter()
@@ -86,7 +87,10 @@ class Entry:
         return (self.out[stack] if self.out.ndim == 3 else self.out)[..., rows, :]
 
     def _warm(self) -> None:
-        """Make untimed calls."""
+        """Make an untimed call. With several threads, call for WAKING seconds, so that all threads are awake.
+
+        Do nothing if a call takes LONG seconds or more.
+        """
         if self.first >= LONG:
             return
         end = time.perf_counter() + (WAKING if self.threads > 1 else 0.0)
@@ -96,7 +100,10 @@ class Entry:
 
 
 def enter(peer: Peer, a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int, key: str = "") -> Entry:
-    """A contestant after its first product, into a copy of `out`. Values of `out` that remain were not written."""
+    """Prepare a contestant and time its first product, into a copy of `out`.
+
+    An element of the copy that still has its old value was not written.
+    """
     out = out.copy()
     peer.set_threads(threads)
     entry = Entry(key or peer.name, peer, peer.prepare(a, b, out), out, threads, 0.0)

@@ -1,4 +1,4 @@
-"""Check the contestants' results against a reference, for some rows."""
+"""Check some rows of the contestants' results against a reference."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _WORK = 1 << 25
 def worst_errors(a: np.ndarray, b: np.ndarray, entries: Sequence[Entry]) -> dict[str, float]:
     """{key: the largest error of the checked rows, in units of the contract's bound (k + 2)·u·|a|·|b|; inf for NaN}.
 
-    The reference is the longdouble product of some rows of some matrices. The allowed error is larger than one bound
-    in two cases. If longdouble is no wider than the results, the reference has the same error, so the bound is doubled.
+    The reference is the longdouble product of some rows of some matrices. The bound is larger in two
+    cases. If longdouble is no wider than the results, the reference has the same error, so the bound is doubled.
     A complex product sums 2·k products of parts, so the bound is multiplied by four. Integers wrap around; any integer
     error is infinite.
     """

@@ -1,4 +1,4 @@
-"""The contests of all families, and their rows of results."""
+"""Time the products of all families and make their rows of results. benchmarks/cpu_vs_peers.py lists the families."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Contest:
 
     def __init__(self, makers: Makers, rounds: int, sample: float, quick: bool, precision: str) -> None:
         """quick: measure the machine's peaks quickly, with meaningless results. precision: of our products, as for
-        `gemm.plan`. The peers have a single precision."""
+        `gemm.plan`. The peers offer no choice of a precision."""
         self.rounds, self.sample, self.quick, self.precision = rounds, sample, quick, precision
         numpys = {name: make for name, make in makers.items() if name in ("numpy", "openblas")}
         others = [{name: make} for name, make in makers.items() if name not in numpys]
@@ -60,7 +60,10 @@ class Contest:
         self._pairs: dict[frozenset[str], dict[str, Library]] = {}
 
     def rows(self, family: str, shapes: Sequence[Shape], dtype: str, threads: int) -> Iterator[Row]:
-        """A row for each shape of `family` that we can multiply. threads: for "scaling", the largest number."""
+        """Yield a row of results for each shape of `family` that this package can multiply.
+
+        threads: the number of threads; for "scaling", the largest number that is tried.
+        """
         special = {"call": self._calls, "prepare": self._prepared, "rotation": self._rotation}
         special |= {"scaling": self._scaling, "beside": self._beside, "contention": self._contention}
         make = special.get(family, self._plain)
@@ -79,14 +82,17 @@ class Contest:
             yield {"family": family, "dtype": dtype, "threads": threads, **shape._asdict(), **row}
 
     def peak(self, dtype: str, threads: int) -> dict[str, Any] | None:
-        """The FMA peak of `threads` cores for this type, measured once; None if other instructions may do the work."""
+        """The FMA peak of `threads` cores for this type, measured once.
+
+        None if other instructions may do the work, or if the peak cannot be measured.
+        """
         key = _REAL.get(dtype, "") if self.precision == "highest" else "", threads
         if key[0] and key not in self._peaks:
             self._peaks[key] = roofs.fma_peak(*key, *((1,) if self.quick else ()))
         return self._peaks.get(key)
 
     def read(self, threads: int, size: int) -> float | None:
-        """GB/s at which `threads` threads read `size` bytes, measured once."""
+        """GB/s at which `threads` threads read `size` bytes, measured once; None if this cannot be measured."""
         key = threads, size
         if key not in self._reads:
             self._reads[key] = roofs.read_rate(threads, *((1 << 22, 1) if self.quick else (size,)))
@@ -109,7 +115,10 @@ class Contest:
     def _enter(
         self, x: Product, peers: Iterable[Library], threads: int, mark: str = "", before: str = ""
     ) -> list[Entry]:
-        """The entries of those `peers` that can multiply x."""
+        """The entries of those `peers` that can multiply x. The others are noted in `unable`.
+
+        mark: follows the peer's name in the entry's key. before: as for Library.enter.
+        """
         entries: list[Entry] = []
         for peer in peers:
             try:
@@ -125,7 +134,7 @@ class Contest:
         raise Unable("noted")
 
     def _timed(self, x: Product, entries: list[Entry], longer: int = 1) -> Row:
-        """The figures that every row has. longer: factor that lengthens the samples."""
+        """Time the entries. Return the figures that every row has. longer: factor that lengthens the samples."""
         duel.compete(entries, self.rounds, longer * self.sample)
         a, b, out = operands(*x)
         errors = worst_errors(a, b, entries)
@@ -155,7 +164,7 @@ class Contest:
         return row
 
     def _named(self, *names: str) -> list[Library]:
-        """Those of these ways to call this package and NumPy that are available."""
+        """The available libraries of these names: ways to call this package, peers, and more ways to call NumPy."""
         every = {**self.ours, **self.peers, **self._more}
         return [every[name] for name in names if name in every]
 
@@ -185,7 +194,7 @@ class Contest:
         return row
 
     def _scaling(self, x: Product, able: list[Library], threads: int) -> Row:
-        """Each contestant compared with itself on one thread, for powers of two and for `threads`.
+        """Each contestant compared with itself on one thread. Its numbers of threads are powers of two, and `threads`.
 
         The keys are "NAME@THREADS".
         """
@@ -201,14 +210,18 @@ class Contest:
         return row | _against(mine[-1], others[-1])
 
     def _neighbours(self, threads: int) -> list[str]:
-        """The peers with threads of their own. NumPy's are OpenBLAS's."""
+        """The names of the peers that can use `threads` threads; none if gemm_run cannot be called from C.
+
+        NumPy is left out if "openblas" is a peer, because NumPy's threads are OpenBLAS's.
+        """
         able = [name for name, peer in self.peers.items() if threads <= (peer.most_threads or threads)]
         return [name for name in able if name != "numpy" or "openblas" not in able] if "gemm" in self.ours else []
 
     def _beside(self, x: Product, able: list[Library], threads: int) -> Row:
         """Contestants in one process with another library, which multiplies before each of their products.
 
-        The neighbour Y of a row is in the layout. Keys: "NAME alone"; "NAME" for NAME beside Y; "Y", for Y beside gemm.
+        The layout names the other library, Y. An entry's key is "NAME" if NAME runs beside Y, "NAME alone" if it runs
+        without another library, and "Y" if Y runs beside gemm.
         """
         neighbour = x[0].layout.removeprefix("beside ")
         mine: list[Entry] = []
@@ -228,7 +241,10 @@ class Contest:
         return row | _against(mine, others)
 
     def _pair(self, *names: str) -> dict[str, Library]:
-        """Two libraries in one process."""
+        """Load the two named libraries into one process, once. Return {name: Library}.
+
+        A library that cannot be loaded is noted in `unable`, and the result lacks it.
+        """
         key = frozenset(names)
         if key not in self._pairs:
             makers = {name: make for name, make in self._makers.items() if name in key}
@@ -251,7 +267,12 @@ class Contest:
 
 
 def _against(mine: Sequence[Entry], others: Sequence[Entry]) -> Row:
-    """ratios, spreads of the ratios, and the best peer. Above 1, we are faster than the peer at its level."""
+    """The ratios of the peers' times to ours, their spreads, and the best peer with its ratio, the smallest.
+
+    A ratio above 1 means that we are faster. A peer that is called from compiled code is compared with our entry that
+    is called from compiled code, and a peer in Python with our entry in Python. If there is no such entry of ours, the
+    peer is compared with our first entry.
+    """
     by_level = {entry.peer.compiled: entry for entry in mine}
     rounds = {e.peer.name: ratios(e.seconds, by_level.get(e.peer.compiled, mine[0]).seconds) for e in others}
     medians = {name: statistics.median(values) for name, values in rounds.items()}

@@ -1,4 +1,4 @@
-"""This package's CPU backend as a peer at each level: the engine's C function, a plan, gemm.gemm, packed operands."""
+"""Ways to call this package's CPU backend, as peers: the engine's C function, a plan, gemm.gemm, packed operands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class Call(Peer):
 
 
 def entered(name: str, loop: Loop, out: np.ndarray) -> Entry:
-    """A loop over calls of this package as a contestant, after its first two products."""
+    """Make a contestant of `loop`, a loop over calls of this package.
+
+    Two products are computed. The time of the second one becomes `first`.
+    """
     entry = Entry(name, Call(name, loop), loop, out, gemm.get_num_threads(), 0.0)
     entry.loop(1)
     entry.first = entry.timed()
@@ -133,7 +136,10 @@ class Prepared(Plan):
 
 
 class Rotation(Plan):
-    """gemm.gemm at one line of a program, with the shapes from 1 × 1 × 1 to m × n × k in turn; a pass counts as one."""
+    """gemm.gemm, called by one line of a program with the shapes from 1 × 1 × 1 to m × n × k in turn.
+
+    A pass through all shapes counts as one product.
+    """
 
     name = "gemm(), rotation"
     how = "gemm(a, b, out=out) of a new shape each call"
@@ -143,7 +149,10 @@ class Rotation(Plan):
 
 
 class NewAlpha(Plan):
-    """gemm.gemm with an alpha that it has not seen; m·n·k calls are a pass, which ends with an alpha of 1."""
+    """gemm.gemm with a new alpha in each call.
+
+    m·n·k calls count as one product. The last of them has an alpha of 1, so that `out` can be checked.
+    """
 
     name = "gemm(), alphas"
     how = "gemm(a, b, out=out, alpha=a new one)"
@@ -174,7 +183,7 @@ def rotation(multiply: Callable[..., Any], a: np.ndarray, b: np.ndarray, out: np
 
 
 def makers(precision: str) -> dict[str, Callable[[], Peer]]:
-    """This package as peers, by name."""
+    """{name: function that makes a peer of a way to call this package}."""
     precise = {kind.name: partial(kind, precision) for kind in (Engine, Plan)}
     others = {kind.name: kind for kind in (PlainCall, NewResult, Prepared, Rotation, NewAlpha)}
     return {**precise, **others, "gemm(), cpu": partial(PlainCall, backend="cpu")}

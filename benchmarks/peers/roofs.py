@@ -25,7 +25,11 @@ _STREAMS, _AHEAD = (1, 2, 4, 8, 16), (0, 8, 16)
 
 
 def cpuinfo() -> dict[str, Any]:
-    """{model, flags, caches: [{level, type, size, ways, shared by how many threads}]}, as far as Linux tells them."""
+    """{model name, cpu family, model, stepping, flags, caches}, as far as Linux tells them.
+
+    flags: those of vector and matrix instructions.
+    caches: a list of {level, type, size, ways_of_associativity, shared_cpu_list}, each a text; those of the first CPU.
+    """
     text = _read(Path("/proc/cpuinfo"))
     facts = dict(re.findall(r"^(model name|cpu family|model|stepping|flags|Features)\s*: (.*)$", text, re.M))
     caches = []
@@ -48,8 +52,8 @@ def fma_peak(dtype: str, threads: int, bursts: int = 40) -> dict[str, Any] | Non
     """{gflops: of all threads together, basis}; None if it cannot be measured. dtype: float32 or float64.
 
     All threads run chains of fused multiply-adds in registers at the same time, without loads and stores. The peak is
-    the sum of each thread's best burst, with the fastest vector instructions of the CPU. It contains no product of any
-    library.
+    the sum of the threads' rates in their best bursts, with the fastest vector instructions of the CPU. No library
+    takes part.
     """
     try:
         lib = native().lib

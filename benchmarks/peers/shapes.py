@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Shape(NamedTuple):
-    """m × n × k.
+    """The sizes of a product of an m × k matrix by a k × n matrix, or of a stack of such products.
 
     Attributes:
         batch: the number of products of a stack; 0 for a single product.

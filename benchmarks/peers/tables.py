@@ -16,7 +16,7 @@ _CALLS = ("plan", "gemm()", "gemm(), new", "numpy", "numpy, new")
 
 
 def show(family: str, dtype: str, threads: int, rows: list[Row]) -> None:
-    """Print one table."""
+    """Print the table of a family, for one type and one number of threads."""
     names = list(dict.fromkeys(name for row in rows for name in row["ratios"]))
     own = list(dict.fromkeys(name for row in rows for name in row.get("speedup") or row.get("slowdown") or ()))
     head = ["product", *names, "best peer", "ours ÷ best", "± spread"]
@@ -53,7 +53,7 @@ def show(family: str, dtype: str, threads: int, rows: list[Row]) -> None:
 
 
 def show_means(means: list[Row]) -> None:
-    """Print the geometric means."""
+    """Print the geometric means of the ratios, as `families.summary` returns them."""
     names = list(dict.fromkeys(name for mean in means for name in mean["peers"]))
     lines = [
         [m["family"], m["dtype"], str(m["threads"]), *(ratio(m["peers"].get(name)) for name in names),
@@ -66,7 +66,7 @@ def show_means(means: list[Row]) -> None:
 
 
 def show_worst(rows: list[Row], count: int) -> None:
-    """Print the lowest ratios of all tables."""
+    """Print the `count` products with the lowest ratios to their best peers, of all tables."""
     some = sorted((row for row in rows if row["best_peer"]), key=lambda row: row["ratio"])[:count]
     lines = [
         [row["family"], row["dtype"], str(row["threads"]), shape(row), row["kernel"], row["best_peer"],
@@ -79,7 +79,7 @@ def show_worst(rows: list[Row], count: int) -> None:
 
 
 def show_roofs(peaks: Row, reads: Row) -> None:
-    """Print the peaks that the percentages refer to."""
+    """Print the FMA peaks and the read rates that the percentages refer to."""
     for dtype, by_threads in peaks.items():
         for threads, peak in by_threads.items():
             count = text.counted(int(threads), "thread")

@@ -1,4 +1,4 @@
-"""The other libraries of benchmarks/cpu_vs_peers.py: those of gemm.bench.peers, NumPy in three ways, and any BLAS."""
+"""The peers of benchmarks/cpu_vs_peers.py: those of gemm.bench.peers, NumPy called in three ways, and any BLAS."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NumPyNew(NumPy):
 
 
 class NumPyBlas(Cblas):
-    """The OpenBLAS in NumPy's wheels, by its symbols there. Only this prefix and suffix of symbols are supported."""
+    """The OpenBLAS in NumPy's wheels. Its functions must have the names that NumPy's wheels give them today."""
 
     def __init__(self) -> None:
         (library, *_) = numpy_blas()
@@ -69,7 +69,7 @@ class NumPyRotation(NumPy):
 PEERS: dict[str, Callable[[], Peer]] = {"numpy": NumPy, "openblas": NumPyBlas, **host.PEERS}
 """The peers in the order in which they are loaded. NumPy comes first: the only BLAS loaded by then is its own."""
 MORE: dict[str, Callable[[], Peer]] = {"numpy, new": NumPyNew, "numpy, rotation": NumPyRotation}
-"""Peers of single families, loaded with "numpy"."""
+"""Peers that only the families "call" and "rotation" use. They are loaded together with "numpy"."""
 
 
 def makers(names: Collection[str], libraries: Mapping[str, str]) -> dict[str, Callable[[], Peer]]:

@@ -1,7 +1,7 @@
-"""Each library in a process of its own, as users run it. The processes sleep except while one of them is sampled.
+"""Run each library in a process of its own, as users do. A process sleeps except while it is sampled.
 
-A worker holds the peers of one library, and its own copy of the operands. Its threads have stopped spinning before it
-answers, so that the next worker finds all cores idle.
+Such a process is a worker. It holds the peers of one library, and its own copy of the operands. A worker answers when
+its threads have stopped spinning, so that the next worker finds all cores idle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .shapes import Shape, operands
 
 Makers = Mapping[str, Callable[[], Peer]]
 Product = tuple[Shape, str]
-"""Sizes and layout, and the name in shapes.DTYPES."""
+"""The sizes and the layout, and the name of the types in shapes.DTYPES."""
 _FACTS = ("about", "compiled", "batches", "most_threads")
 
 
@@ -44,9 +44,9 @@ class Library:
     most_threads: int | None
 
     def enter(self, product: Product, threads: int, key: str, before: str = "") -> Entry:
-        """The peer as a contestant, as duel.enter. before: the name of a peer that multiplies before each product.
+        """Make the peer a contestant, as duel.enter does. Raises Unable if the peer cannot multiply `product`.
 
-        Raises Unable.
+        before: the name of a peer of the same worker, which multiplies before each product of this peer.
         """
         first = self.worker.ask("enter", key, self.name, product, threads, before)
         return Entry(key, self, None, None, threads, first)  # type: ignore[arg-type]
@@ -80,7 +80,10 @@ class Worker:
         other.close()
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """The result of a method of _Host. Raises Unable, also if the process has ended."""
+        """Call the method `what` of the worker's _Host and return its result.
+
+        Raises Unable if the method fails or the process has ended.
+        """
         try:
             self._pipe.send((what, arguments))
             found = self._pipe.recv()
@@ -118,7 +121,7 @@ def _native() -> str:
 
 def _serve(pipe: Connection, makers: Makers, native: str) -> None:
     """The work of a worker: answer calls of the methods of _Host until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C, the parent process ends this one
     cblas.BUILT = native
     host = _Host(makers)
     while True:
@@ -134,7 +137,7 @@ def _serve(pipe: Connection, makers: Makers, native: str) -> None:
 
 
 class _Host:
-    """The peers and entries of a worker."""
+    """The peers and entries of a worker. Worker.ask calls the methods."""
 
     def __init__(self, makers: Makers) -> None:
         peers, self._absent = made(makers.items())
