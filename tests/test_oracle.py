@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from oracle import check_close, check_same_bits, exact, fma, ordered
+from oracle.exact import EXTENDED
 from oracle.fma import fma_exact
 
 from gemm.select.verify.single import ORDERED, bits_hash, ordered_case
@@ -88,8 +89,10 @@ def _nearest32(a, b, c):
     return min(finite, key=lambda x: (abs(Fraction(float(x)) - truth), int(x.view(np.uint32)) & 1))
 
 
+@pytest.mark.parametrize("extended", sorted({False, EXTENDED}))
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_against_rationals(dtype):
+def test_exact_against_rationals(dtype, extended, monkeypatch):
+    monkeypatch.setattr(sys.modules["oracle.exact"], "EXTENDED", extended)
     rng = np.random.default_rng(3)
     m, n, k, alpha, beta = 3, 4, 29, 0.1, -1 / 3
     a, b, c = (
@@ -99,13 +102,14 @@ def test_exact_against_rationals(dtype):
     reference = exact(a, b, c, alpha, beta)
     scale, beta_ = Fraction(float(dtype(alpha))), Fraction(float(dtype(beta)))
     u = Fraction(float(np.finfo(dtype).eps)) / 2
+    own = (k + 1) * u / 2**11 if extended and dtype is np.float64 else u / 2**20  # the reference's error
     for i in range(m):
         for j in range(n):
             terms = [scale * Fraction(float(a[i, p])) * Fraction(float(b[p, j])) for p in range(k)]
             terms.append(beta_ * Fraction(float(c[i, j])))
             magnitude = sum(map(abs, terms))
             value = Fraction(float(reference.high[i, j])) + Fraction(float(reference.low[i, j]))
-            assert abs(value - sum(terms)) <= magnitude * u / 2**20
+            assert abs(value - sum(terms)) <= magnitude * own
             bound = float((k + 2) * u * magnitude)
             assert bound <= reference.bound[i, j] <= 1.01 * bound
 
