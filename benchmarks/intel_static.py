@@ -81,9 +81,9 @@ def automatic(row: Kernel) -> bool:
 
 
 def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
-    """(kernel, device) for all kernels with `word` in their names.
+    """Yield (kernel, device) for kernels with `word` in their names: those for Intel, and those that `auto` may choose.
 
-    A kernel comes once with the values of the catalog, and once for each set of values in gemm/tuned for the device.
+    For each device, first the kernel with the catalog's parameters, then with each set of parameters in gemm/tuned.
     """
     for row in KERNELS:
         if word in row.name and FEATURES.issuperset(row.needs) and (row.target == "intel" or automatic(row)):

@@ -116,6 +116,8 @@ enum {
     GEMM_FEW_ROWS = 128
 };
 enum { GEMM_FEW = 5 };
+/* Packing functions read rows that are contiguous in pieces of at most so many bytes, which go to several panels. */
+enum { GEMM_PIECE_OF_ROW = 2048 };
 /* Up to this k, writing C takes longer than the multiply-adds. */
 enum { GEMM_SHORT_K = 16 };
 

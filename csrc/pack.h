@@ -19,6 +19,23 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
     T *to = (T *)panels;
     const PACK_FROM *x = (const PACK_FROM *)matrix;
     (void)width;
+#ifdef PACK_PLAIN
+    /* Several panels at a time, so that the loop reads long pieces of the rows of x: the hardware prefetchers follow long
+     * pieces from a far cache or from memory. Only if a step of a panel is a number of whole cache lines: otherwise the
+     * loop would write each line in two parts. */
+    enum {
+        BYTES = WIDTH * (int)sizeof(T),
+        MOST = GEMM_PIECE_OF_ROW / BYTES,
+        WHOLE_LINES = BYTES % 64 == 0 && MOST > 1
+    };
+    for (int64_t panels; rs == 1 && WHOLE_LINES && (panels = rows / WIDTH) > 1;
+         rows -= panels * WIDTH, x += panels * WIDTH, to += panels * WIDTH * k) {
+        if (panels > MOST) panels = MOST;
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = 0; i < panels; i++)
+                EACH(v, WIDTH / VL) STORE(to + (i * k + p) * WIDTH + v * VL, LOAD(x + p * ps + i * WIDTH + v * VL));
+    }
+#endif
     for (; rows > 0; rows -= WIDTH, x += WIDTH * rs, to += WIDTH * k) {
         const int64_t count = rows < WIDTH ? rows : WIDTH;
         if (rs == 1) {

@@ -15,8 +15,10 @@
 #endif
 #ifdef __GNUC__
 #define PREFETCH(p) __builtin_prefetch(p)
+#define PREFETCH_L2(p) __builtin_prefetch(p, 0, 2)
 #else
 #define PREFETCH(p) (void)(p)
+#define PREFETCH_L2(p) (void)(p)
 #endif
 #ifndef TARGET
 #define TARGET

@@ -61,8 +61,10 @@
  *   FMA_ELEMENT(x, y, z)            x * y + z if x is the result of ELEMENT (default: FMA)
  *   K_LOOP(rows, nv, acc, k, a, b)  the k loop of an MR x NV tile of packed panels; must keep the order of k
  *   ACCUMULATORS_UNPACKED           ACCUMULATORS for an unpacked a (default: ACCUMULATORS)
+ *   NV_UNPACKED      vectors per row of the tile if neither a nor b is packed (default: NV)
  *   STREAM           if defined, there are special loops for m <= GEMM_FEW that read b in the order of memory
- *   STREAM_FROM      minimum n for the special loop over an unpacked b with b_cs = 1 (default: the width of 4 panels)
+ *   STREAM_FROM      minimum n for the special loop over an unpacked b with b_cs = 1 (default: the width of 4 tiles)
+ *   STREAM_AHEAD     prefetch distance of these loops along a row of b, in bytes (default: 0, no prefetching)
  *   TRANSPOSE(transposed, x, rs, count), TRANSPOSE_DEPTH   transposed[p] = the vector of x[i * rs + p] over VL rows i,
  *                    for p < TRANSPOSE_DEPTH; rows i >= count are zero and not read
  *   FMA_ONE(x, y, z) FMA of single elements; if defined, sums for m = 1 may be split over k
@@ -72,6 +74,7 @@
  */
 #include "gemm.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "panel_compiler.h"
@@ -153,8 +156,14 @@
 #include "pack.h"
 #endif
 #define NR ((NV) * (VL))
+#ifndef NV_UNPACKED
+#define NV_UNPACKED (NV)
+#endif
 #ifndef STREAM_FROM
-#define STREAM_FROM (4 * NR)
+#define STREAM_FROM (4 * NV_UNPACKED * VL)
+#endif
+#ifndef STREAM_AHEAD
+#define STREAM_AHEAD 0
 #endif
 #ifndef ACCUMULATORS_UNPACKED
 #define ACCUMULATORS_UNPACKED ACCUMULATORS
@@ -171,7 +180,7 @@
  *               BESIDE: each tile is to the right of the tile before it, not below it
  *   a_step      elements from one tile's a to the next tile's a
  *   b_next      elements from b to the next columns or panel of b. Without BESIDE, the last tile prefetches them, unless
- *               b_next is 0.
+ *               b_next is 0. All tiles together prefetch the next panel to the L2 cache.
  */
 TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, const gemm_block *x, int64_t i, int64_t j,
                                 int64_t tiles, const IN *a, const IN *b, int64_t a_step, int64_t b_next,
@@ -180,7 +189,10 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
     const int64_t i_step = beside ? 0 : rows, j_step = beside ? nv * VL : 0, b_step = beside ? b_next : 0;
     const int64_t k = x->k, a_rs = x->a_rs, a_ps = x->a_ps, b_ps = x->b_ps;
     const PART last = PART_OF(last_count);
-    (void)last;
+    /* Each pair of steps along k prefetches a part of the next panel. `advance`: the bytes of such a part. */
+    const char *next_panel = (const char *)(b + b_next);
+    const int64_t advance = tiles > 0 ? 2 * NR * (int64_t)sizeof(IN) / tiles : 0;
+    (void)last, (void)next_panel, (void)advance;
 #define EACH_VECTOR(statement, statement_of_part) \
     EACH(v, nv) {                                 \
         if (whole || v < nv - 1) {                \
@@ -210,14 +222,15 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
             }
         }
 
-        /* Prefetch rows of b from the L2 cache, AHEAD steps early. The last tile prefetches the next columns or panel
-         * of b instead. The hardware prefetcher does not predict short rows that are far apart. */
-        const int64_t ahead = tiles == 1 && b_next ? b_next : AHEAD * b_ps;
+        /* Prefetch rows of an unpacked b from the L2 cache, AHEAD steps early: the hardware prefetcher does not predict
+         * short rows that are far apart. The last tile prefetches the next columns or panel of b instead. */
+        const int switches = tiles == 1 && b_next != 0, prefetches = !beside && (!packed || switches);
+        const int64_t ahead = switches ? b_next : AHEAD * b_ps;
         const IN *ap = a, *bp = b;
 #define STEP(a_at, a_apart, b_at)                                                                    \
     {                                                                                                \
         V row[8];                                                                                    \
-        if (!beside)                                                                                 \
+        if (prefetches)                                                                              \
             EACH(line, LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(IN))); \
         EACH(v, nv) {                                                                                \
             if (packed || whole || v < nv - 1)                                                       \
@@ -235,7 +248,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
             K_LOOP(rows, nv, acc, k, ap, bp)
 #else
             int64_t p = k;
-            for (; p > 1; p -= 2, ap += 2 * MR, bp += 2 * NR) {
+            for (; p > 1; p -= 2, ap += 2 * MR, bp += 2 * NR, next_panel += advance) {
+                PREFETCH_L2(next_panel);
                 EACH(q, 2) STEP(ap + q * MR, 1, bp + q * NR)
             }
             if (p) STEP(ap, 1, bp)
@@ -278,7 +292,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
 #define TILE(rows, nv)                                                                                              \
     TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
                                              const IN *b, int64_t a_step, int64_t b_next, int last_count) {         \
-        if ((rows) > HEIGHT(nv)) return;                                                                            \
+        if ((rows) > HEIGHT(nv)) abort(); /* there is no such tile: a wrong call must not leave C unchanged */      \
         if (last_count == VL)                                                                                       \
             LOCAL(tiles)(rows, nv, WHOLE, x, i, j, tiles, a, b, a_step, b_next, VL);                                \
         else                                                                                                        \
@@ -386,11 +400,14 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t i, int64_t j, V su
  * sums of `stretch` columns stay in the cache. */
 TARGET INLINE void LOCAL(stream)(const int rows, const gemm_block *x) {
     /* rows * depth elements of a, `depth` vectors of b and a sum fit the registers: ACCUMULATORS and four others */
-    enum { BYTES = 16384, MOST = 8 };
+    enum { BYTES = 16384, MOST = 8, NEAR = 2 << 20 };
     const int fitting = (ACCUMULATORS_UNPACKED + 2) / (rows + 1), depth = rows == 1 || fitting > MOST ? MOST : fitting;
     const int64_t stretch = BYTES / (int)sizeof(T) / rows / VL * VL;
     _Alignas(64) T sums[BYTES / sizeof(T)];
     const T *from = (const T *)x->from;
+    /* For a b that is not near, the hardware prefetchers are faster alone. */
+    const int64_t ahead = x->k * x->n * (int64_t)sizeof(IN) <= NEAR ? STREAM_AHEAD : 0;
+    (void)ahead;
     for (int64_t j0 = 0; j0 < x->n; j0 += stretch) {
         const int64_t n = x->n - j0 < stretch ? x->n - j0 : stretch, whole = n / VL * VL;
         const PART part = PART_OF(n > whole ? (int)(n - whole) : VL);
@@ -412,6 +429,8 @@ TARGET INLINE void LOCAL(stream)(const int rows, const gemm_block *x) {
         for (int64_t j = 0; j < n; j += VL) {                                              \
             V row[MOST];                                                                   \
             if (j < whole) {                                                               \
+                if (STREAM_AHEAD)                                                          \
+                    EACH(q, steps) PREFETCH((const char *)(b + q * x->b_ps + j) + ahead);  \
                 EACH(q, steps) row[q] = LOAD_IN(b + q * x->b_ps + j);                      \
             } else {                                                                       \
                 EACH(q, steps) row[q] = LOAD_IN_PART(b + q * x->b_ps + j, part);           \
@@ -602,11 +621,13 @@ TARGET static void LOCAL(ordered_dots_rows)(const gemm_block *x) {
 #endif
 #undef WITH_ROWS
 
-/* Chooses one of the loops above for a block of few rows. Returns 0 if the tiles are the best choice. */
+/* Computes a block of few rows by one of the loops above, and returns 1. Returns 0, without computing, if the tiles are
+ * faster. */
 TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
-    /* The sums of `stream` move between cache and registers. This takes less time than tiles only if there are several
-     * steps along k and, for more than one row, if b is larger than the fast caches: tiles read b in columns. For short
-     * columns, `dots` takes longer to add up the lanes than it saves. */
+    /* `stream` keeps its sums in the cache, and moves them to registers and back. It is faster than the tiles only if there
+     * are at least FEW_STEPS steps along k. With several rows, b must also be LARGE, larger than the fast caches: only
+     * then is it slow that tiles read b in columns. For columns shorter than SHORT, `dots` takes longer to add up the
+     * lanes than it saves. */
     enum { FEW_STEPS = 8, LARGE = (256 << 10) / sizeof(IN), SHORT = 4 * VL };
     const int64_t m = x->m, n = x->n, k = x->k;
     if (strided_b && n >= STREAM_FROM && x->b_cs == 1 && k >= FEW_STEPS && (m == 1 || k * n >= LARGE)) {
@@ -644,7 +665,8 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
     /* Lines whose distance is a multiple of PERIOD share one set of the L1 cache: a tall tile has too many of them. */
     enum { PERIOD = 4096 };
     const int crowded = x->a_rs * (int64_t)sizeof(IN) % PERIOD == 0;
-    int wide = NV; /* for few rows, wider tiles: otherwise a tile has too few accumulators for the FMA units */
+    /* for few rows, wider tiles: otherwise a tile has too few accumulators for the FMA units */
+    int wide = strided_a && strided_b ? NV_UNPACKED : NV;
     while (strided_b && wide < LOCAL(widest) && m <= LOCAL(heights)[wide]) wide++;
 
     for (int64_t j = 0; j < n; j += wide * VL) {
@@ -664,7 +686,7 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
         } else {
             const int64_t tiles = m / MR, rest = m % MR;
             LOCAL(function) *const whole = strided_b || nv < NV ? of_rows[MR - 1] : LOCAL(packed);
-            whole(x, 0, j, tiles, a, b, x->a_ts, b_next, last_count);
+            if (tiles) whole(x, 0, j, tiles, a, b, x->a_ts, b_next, last_count);
             if (rest) of_rows[rest - 1](x, m - rest, j, 1, a + tiles * x->a_ts, b, 0, b_next, last_count);
         }
     }
@@ -710,6 +732,7 @@ const gemm_kernel KERNEL = {
 #undef NR
 #undef ACCUMULATORS
 #undef ACCUMULATORS_UNPACKED
+#undef NV_UNPACKED
 #undef TALLEST
 #undef TILES
 #undef LOAD
@@ -747,6 +770,7 @@ const gemm_kernel KERNEL = {
 #undef K_LOOP
 #undef STREAM
 #undef STREAM_FROM
+#undef STREAM_AHEAD
 #undef TRANSPOSE
 #undef FMA_ONE
 #undef DOTS

@@ -24,7 +24,7 @@ CPU = {
 }
 CUDA = sorted(RESULTS.glob("2026-11-23-h200-cuda/cuda_vs_cublas*.json"))
 REPORTS = {
-    "compare-h200.html": RESULTS / "2026-11-24-h200-auto" / "compare.json",
+    "compare-h200.html": RESULTS / "2026-11-27-h200" / "compare.json",
     "compare-2-cores.html": RESULTS / "2026-11-23-zen3-compare" / "compare.json",
 }
 
@@ -40,11 +40,11 @@ This page shows charts of gemm's speed. Scripts draw them from recorded runs in
 `gemm bench --compare --html report.html` ([Comparing](compare.md)) writes one self-contained page with offload
 thresholds, crossover curves, percent of peak, rooflines and tables. Two examples:
 
-- [An H200 and a 16-core Xeon](compare-h200.html), 2026-11-24, commit 49c14ee
+- [An H200 and a 16-core Xeon](compare-h200.html), 2026-11-27, commit 5163945 with later changes
 - [A machine without a GPU: two cores of a Zen 3](compare-2-cores.html), 2026-11-23, commit 85a755d
 
-Both machines were busy: other processes used a fifth of a core. The reports therefore withhold their advice, and the
-absolute figures are not reliable.
+Both machines were busy: the hypervisor withheld 3 % of a core of the first one, and other processes used a fifth of a
+core of the second one. The reports therefore withhold their advice, and the absolute figures are not reliable.
 
 ## The CPU compared with its peers
 

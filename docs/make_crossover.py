@@ -17,7 +17,7 @@ from typing import Any
 import generated
 
 TARGET = Path(__file__).with_name("crossover.svg")
-RECORD = TARGET.parents[1] / "benchmarks" / "results" / "2026-11-24-h200-auto" / "compare.json"
+RECORD = TARGET.parents[1] / "benchmarks" / "results" / "2026-11-27-h200" / "compare.json"
 CURVES = (
     ("cpu:0", "host", "cpu", "CPU, 16 cores"),
     ("cuda:0", "host", "host", "GPU, NumPy arrays: transfers included"),

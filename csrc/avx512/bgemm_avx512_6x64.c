@@ -1,4 +1,4 @@
-/* bfloat16 with the tiles of sgemm_avx512_6x64. Integer instructions widen to float and round floats to bfloat16. */
+/* bfloat16 with tiles of float. Integer instructions widen to float and round floats to bfloat16. */
 #include "avx512.h"
 #include "opaque.h"
 #include "panel_compiler.h"

@@ -1,4 +1,4 @@
-/* float16 with the tiles of sgemm_avx512_6x64. One instruction widens or rounds a whole vector. */
+/* float16 with tiles of float. One instruction widens or rounds a whole vector. */
 #include "avx512.h"
 #include "panel_compiler.h"
 

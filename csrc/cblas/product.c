@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,7 +193,9 @@ static void run(task *t, const void *a, const void *b, void *c) {
      * stack. Block sizes do not affect the bits of the result. */
     gemm_plan frugal = t->plan;
     frugal.mc = frugal.kernel->mr, frugal.kc = 8, frugal.nc = frugal.kernel->nr, frugal.threads = 1;
-    gemm_run(&frugal, left, right, addend, c, &t->alpha, &t->beta);
+    if (gemm_run(&frugal, left, right, addend, c, &t->alpha, &t->beta) != GEMM_NO_MEMORY) return;
+    fputs("libgemm: no memory for a product\n", stderr); /* returning would silently leave c unchanged */
+    abort();
 }
 
 /* Each thread's most recent call and its plan. Calls whose arguments differ only in alpha, beta and the matrices'

@@ -42,9 +42,9 @@ static int packs_rows(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k
 static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                            int64_t n) {
     enum {
-        /* b is packed if it has more than SMALL_B bytes and the kernel reads it more than FEW_TILES times (once per row
-         * of tiles). With GEMM_FAST_PANELS, b of any size is packed if it is read more than FEW_PASSES times. */
-        FEW_TILES = 32,
+        /* b is packed if it has more than SMALL_B bytes and is read for more than MANY_ROWS rows. With GEMM_FAST_PANELS,
+         * b of any size is packed if it is read more than FEW_PASSES times (once per row of tiles). */
+        MANY_ROWS = 192,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
         /* a is packed if n >= WIDE, m >= FEW_ROWS, and its m rows have more than SMALL_A bytes over all of k. */
@@ -55,21 +55,22 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
          * set, and a set holds WAYS lines or a few more. */
         LINE = 64,
         SETS = 64,
-        WAYS = 8
+        WAYS = 8,
+        CROWDED_ROWS = 12 /* for so few rows, packing costs more than slow reads */
     };
     const gemm_kernel *kernel = blocking->kernel;
     const int64_t k = blocking->kc;
     const int dots = reads_columns(kernel, m, plan->k, whole->b_rs);
     const int contiguous = (kernel->flags & GEMM_UNPACKED_B) && (whole->b_cs == 1 || n == 1);
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
-    const int large_b =
-        panels ? m > FEW_PASSES * kernel->mr : m > FEW_TILES * kernel->mr && k * n * kernel->b_size > SMALL_B;
+    const int large_b = panels ? m > FEW_PASSES * kernel->mr : m > MANY_ROWS && k * n * kernel->b_size > SMALL_B;
     /* shared: the largest power of two, at most SETS, that divides the distance between rows of b in cache lines. Lines
      * at the same position of all rows then map to only SETS / shared sets. If b starts in the middle of a line, as
      * NumPy's arrays do, a tile uses one more line of each row, and the lines no longer fit these sets. */
     const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
-    const int crowded = shared == SETS ? m > 2 * kernel->mr && k > WAYS
-                                       : m > 4 * kernel->mr && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
+    const int crowded = shared == SETS
+                            ? m > CROWDED_ROWS && k > WAYS
+                            : m > 2 * CROWDED_ROWS && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
     const int collide = step % LINE == 0 && crowded;
     blocking->pack_b = k && !whole->prepacked && (!(dots || contiguous) || large_b || collide);
     const int by_columns = !panels && !dots && packs_rows(kernel, m, n, k, whole->a_cs);
@@ -85,6 +86,27 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
         blocking->pack_a = k > 0, blocking->pack_b = k && !whole->prepacked;
 }
 
+/* The number of panels of b, of `panel` bytes each, to pack at a time if the rows of b are contiguous: those of a piece of
+ * a row, so that the hardware prefetchers are fast. The panels must not fill more than half of a thread's share of L2. For
+ * few rows of a, which read each panel soon after it was packed, there are at most FEW_PANELS. */
+static int64_t panels_of_row(const gemm_kernel *kernel, int64_t m, int64_t panel) {
+    enum { FEW_ROWS = 192, FEW_PANELS = 4 };
+    const gemm_caches caches = gemm_get_caches();
+    const int64_t fitting = caches.size[1] / caches.shared[1] / 2 / panel;
+    const int64_t of_piece = GEMM_PIECE_OF_ROW / (kernel->nr * kernel->b_size);
+    const int64_t most = min64(min64(fitting, of_piece), m <= FEW_ROWS ? FEW_PANELS : of_piece);
+    return most > 1 ? most : 1;
+}
+
+/* Reads of an unpacked b go through its rows, for a few columns at a time. If each row is on a page of its own, the TLB
+ * holds only some of them, and rows whose distance is a power of two share few sets of L2. Then k is cut into pieces.
+ * Returns the length of a piece. Measured with AVX-512 on Sapphire Rapids. */
+static int64_t piece_of_unpacked(const gemm_kernel *kernel, int64_t k, int64_t b_rs) {
+    enum { FEW_STEPS = 768, STEPS = 256, APART = 2048 }; /* APART in bytes */
+    const int64_t apart = (b_rs < 0 ? -b_rs : b_rs) * kernel->b_size;
+    return k <= FEW_STEPS || apart < APART ? k : equal_pieces(k, STEPS, kernel->k_group);
+}
+
 void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,
                           int64_t n) {
     const gemm_kernel *kernel = plan->kernel;
@@ -96,6 +118,8 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     choose_packing(blocking, plan, whole, m, n);
     if (m <= few_rows(kernel) && !blocking->pack_a && !blocking->pack_b && !whole->prepacked)
         blocking->kc = plan->k; /* for few rows, kernels do their own cache blocking */
+    else if (!blocking->pack_b && !whole->prepacked)
+        blocking->kc = min64(blocking->kc, piece_of_unpacked(kernel, plan->k, whole->b_rs));
     const int scattered = (whole->out_cs != 1 && n > 1) || (whole->c && whole->c_cs != 1 && n > 1);
     blocking->direct =
         !blocking->pack_a && !blocking->pack_b && !whole->prepacked && !scattered && blocking->kc == plan->k;
@@ -119,7 +143,9 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
     const int64_t panel = kernel->nr * depth * kernel->b_packed;
     if (plan->k > 0 && plan->k <= GEMM_SHORT_K && n > kernel->nr)
         blocking->panels = panel < BYTES_OF_B ? BYTES_OF_B / panel : 1;
-    /* If b is used by one block of rows only, b_panels holds `panels` panels at a time, which stay in the L1 cache. */
+    else if (blocking->pack_b && whole->b_cs == 1)
+        blocking->panels = panels_of_row(kernel, m, panel);
+    /* If b is used by one block of rows only, b_panels holds `panels` panels at a time, which stay in the fast caches. */
     blocking->single_use = m <= blocking->mc;
     const int64_t kept = blocking->single_use ? min64(kernel->nr * blocking->panels, blocking->nc) : blocking->nc;
     if (blocking->pack_b)

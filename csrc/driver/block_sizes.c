@@ -41,6 +41,8 @@ enum {
     LEAST_NC = 1024,  /* packing an element of a takes as long as 12 multiply-adds: 1 % of this many columns */
     MOST_NC = 4096,   /* more columns would save less than 0.3 % and need a larger workspace */
     MOST_B = 4 << 20, /* as many pages of 4 KiB as the second TLB of small CPUs has entries, 1024 */
+    MOST_MC = 128,    /* the first TLB has 64 to 96 entries */
+    MOST_KC = 768,    /* of longer panels, little stays in L1 between tiles; measured, see docs/cpu.md */
     LINE = 64,        /* bytes of a cache line */
     STEP = 8          /* KC is a multiple of STEP and of k_group */
 };
@@ -68,8 +70,8 @@ static model model_of(const gemm_kernel *kernel, const gemm_caches *caches) {
     x.h = l2 / 2 / kernel->a_packed, x.w = 2 * b / kernel->a_packed;
     x.in_l1 = (int64_t)(l1 * ways / caches->l1_ways / b);
     /* Two neighbouring tiles may share a line of C. It stays in L1 until the second tile if C's column of lines, one for
-     * each row, fits a quarter of L1. */
-    x.most_mc = caches->size[0] / 4 / LINE;
+     * each row, fits a quarter of L1. Each row may also be on a page of its own: few of them fit the first TLB. */
+    x.most_mc = min64(caches->size[0] / 4 / LINE, MOST_MC);
     return x;
 }
 
@@ -82,18 +84,18 @@ static double cycles(const model *x, int64_t kc, int64_t mr) {
     return x->fma + (kc > x->in_l1 ? x->stall : 0) + x->c / (double)kc + x->b / (double)mc_of(x, kc, mr);
 }
 
-/* Returns the better one of the two lengths of equal pieces of k that are nearest to `wanted`. */
+/* Returns the better one of the two lengths of equal pieces of k that are nearest to `wanted`, but at most MOST_KC. */
 static int64_t piece(const model *x, int64_t k, int64_t wanted, int64_t unit, int64_t mr) {
     const int64_t count = ceil_div(k, wanted < unit ? unit : wanted);
     const int64_t shorter = round_up(ceil_div(k, count), unit);
     const int64_t longer = count > 1 ? round_up(ceil_div(k, count - 1), unit) : shorter;
-    return cycles(x, longer, mr) < cycles(x, shorter, mr) ? longer : shorter;
+    return longer <= MOST_KC && cycles(x, longer, mr) < cycles(x, shorter, mr) ? longer : shorter;
 }
 
 void gemm_block_sizes(const gemm_kernel *kernel, const gemm_caches *caches, int64_t k, int64_t sizes[3]) {
     const int64_t unit = kernel->k_group > STEP ? kernel->k_group : STEP, mr = kernel->mr;
     const model x = model_of(kernel, caches);
-    const int64_t best = (int64_t)(x.h / (x.w + sqrt(x.b * x.h / x.c)));
+    const int64_t best = min64((int64_t)(x.h / (x.w + sqrt(x.b * x.h / x.c))), MOST_KC);
     const int64_t far = piece(&x, k, best, unit, mr), near = piece(&x, k, min64(best, x.in_l1), unit, mr);
     const int64_t kc = cycles(&x, near, mr) < cycles(&x, far, mr) ? near : far;
     const int last = caches->size[2] ? 2 : 1; /* without L3, the block of b is partly in L2, partly in memory */

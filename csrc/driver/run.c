@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* Small products have their workspace on the stack, to avoid malloc. This size is safe even for small stacks. */
-enum { STACK_BYTES = 16384 };
+enum { STACK_BYTES = 24 << 10 };
 
 typedef struct jobs {
     const gemm_plan *plan;

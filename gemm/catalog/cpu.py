@@ -28,8 +28,8 @@ Because of `suits`, dispatch uses these rows only on machines where the probe ha
 """
 
 CPU: tuple[Kernel, ...] = (
-    _row("sgemm_avx512_6x64", "24 zmm accumulators", 80, "avx512f"),
-    _row("dgemm_avx512_8x24", "24 zmm accumulators", 40, "avx512f"),
+    _row("sgemm_avx512_12x32", "24 zmm accumulators; 6x64 and others unpacked", 80, "avx512f"),
+    _row("dgemm_avx512_6x32", "24 zmm accumulators", 40, "avx512f"),
     _row("sgemm_avx2_6x16", "12 ymm accumulators", 70, "avx2", "fma"),
     _row("dgemm_avx2_6x8", "12 ymm accumulators", 35, "avx2", "fma"),
     _row("sgemm_sme_32x32", "fmopa on 4 squares of ZA", 100, "sme", **_SME),

@@ -116,8 +116,8 @@ def shared(kernel: Kernel, count: int, k: int, units: int) -> int:
 
     `count` tiles are computed in rounds. In each round, every block that runs computes one tile. If the last round has
     fewer tiles than blocks, all blocks can share these tiles: each block computes a part of k. They do so if that takes
-    less time. Sharing costs time, because the end of each tile waits for the sums that other blocks have written to
-    memory.
+    less time. Sharing costs time: before a tile can be finished, its blocks wait until all of them have written their
+    partial sums to memory.
     """
     p, at_once = kernel.params, room(units, resident(kernel), 1)
     rest = count % at_once

@@ -250,7 +250,7 @@ def _ranges(problem: Problem, given: Part, shape: Sequence[int]) -> Cut:
 
 
 class Side:
-    """One device's part of a product. The first thread that claims the part computes it.
+    """One device's part of a product. A thread claims the part before it computes it, so that only one thread does.
 
     Attributes:
         name: the device's key, or "cpu".

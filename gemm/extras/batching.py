@@ -114,8 +114,9 @@ class Batch:
     def at_once(self, key: object, scales: tuple[Any, Any], count: int, columns: Sequence[Any]) -> list[Any] | None:
         """Compute `count` products and return their results; or compute nothing and return None.
 
-        The products are computed only under three conditions: their predicted total time is so short that the GIL need
-        not be released, all of them are of one known kind, and no other products are pending.
+        The products are computed only if no other products are pending, if all of them have the shapes, types and plan
+        of a product that gemm already knows, if the batch has room for them, and if their predicted total time is so
+        short that the GIL need not be released.
         """
         memo = plan_cache.find(key)
         if memo is None or len(self):

@@ -40,13 +40,15 @@ def choose(
     """Return the plan for `problem` on one device.
 
     Args:
-        backend: "auto", a backend, a target or a device key; "hybrid" and "cuda:all" admit all of their devices.
+        backend: "auto", a backend, a target (a family of kernels, see Kernel.target) or a device's key. With "hybrid"
+            or "cuda:all", every device of that split is a candidate.
         kernel: the name of a catalog row, or None.
         holder: the device that holds the operands; None for the host.
         without: (kernel, device) pairs that have already failed in this call.
 
     Raises:
         ValueError: a name is unknown, or the problem's arguments rule out the kernel.
+        TypeError: no kernel fits the dtype, the precision, or a bias or activation on a device.
         BackendUnavailable: the named backend, device or kernel cannot run here.
     """
     patient = backend != "auto" or worker.this_thread.waits > 0

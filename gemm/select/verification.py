@@ -204,7 +204,7 @@ def _verify(kernel: Kernel, device: Device, child: worker.Child, stopped: Callab
     with _recording:
         here = probe.recalled[name]
         probe.recalled[name] = probe.Facts(_merged(here.lines if here else [], about, known))
-        if found.get("step") != "refused":  # no worker could check the kernel: the next process tries again
+        if found.get("step") != "refused":  # if no worker could check it ("refused"), the next process tries again
             disk_cache.update(name, change)
 
 

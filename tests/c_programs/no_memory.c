@@ -16,7 +16,7 @@ void *__wrap_malloc(size_t size) {
     return no_memory ? NULL : __real_malloc(size);
 }
 
-enum { M = 150, N = 300, K = 700, MANY = 90 };
+enum { M = 150, N = 300, K = 700, MANY = 90, SIDE = 100 };
 
 /* Fills the memory of `count` doubles with doubles or with floats. */
 static void fill(double *x, size_t count, int floats) {
@@ -38,8 +38,8 @@ int main(void) {
     const CBLAS_TRANSPOSE none = CblasNoTrans, transposed = CblasTrans;
     const int few = 9, count = MANY, k = K;
     if (!a || !b || !first || !second) return 2;
-    for (int type = 0; type < 5; type++) {
-        const int floats = type == 0 || type == 2;
+    for (int type = 0; type < 7; type++) {
+        const int floats = type == 0 || type == 2 || type == 5;
         fill(a, 2 * M * K, floats), fill(b, 2 * K * N, floats), fill(first, 2 * M * N, floats);
         memcpy(second, first, 2 * M * N * sizeof *first);
         double *const results[] = {first, second};
@@ -56,6 +56,11 @@ int main(void) {
                 cblas_cgemm(CblasRowMajor, CblasConjTrans, CblasNoTrans, M, N, K, alphas, a, M, b, N, betas, c, N);
             else if (type == 3)
                 cblas_zgemm(CblasColMajor, CblasNoTrans, CblasConjTrans, M, N, K, alpha, a, M, b, N, beta, c, M);
+            else if (type == 5) /* raw sums and copies of C at the same time: the largest workspace */
+                cblas_sgemm(CblasRowMajor, CblasTrans, CblasTrans, SIDE, SIDE, K, .5f, (float *)a, SIDE, (float *)b, K,
+                            2.f, (float *)c, SIDE);
+            else if (type == 6)
+                cblas_dgemm(CblasRowMajor, CblasTrans, CblasTrans, SIDE, SIDE, K, .5, a, SIDE, b, K, 2, c, SIDE);
             else
                 cblas_dgemm_batch(CblasRowMajor, &none, &transposed, &few, &few, &k, alpha, as, &k, bs, &k, beta, cs,
                                   &few, 1, &count);

@@ -52,7 +52,10 @@ _NO_PYOPENCL = (
 
 
 def discover() -> list[Any]:
-    """Return every OpenCL device: GPUs first, then accelerators, then CPUs. Raises BackendUnavailable."""
+    """Return the OpenCL devices that can compile kernels: GPUs first, then accelerators, then CPUs.
+
+    Raises BackendUnavailable if there are none.
+    """
     try:
         import pyopencl as cl
     except (ImportError, OSError) as error:  # OSError: a library of pyopencl does not load

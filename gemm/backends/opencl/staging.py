@@ -32,7 +32,10 @@ of its work-items packs 4 elements of a column."""
 
 @dataclass(frozen=True, eq=False)
 class Kept(backend.Kept):
-    """Owns a prepacked matrix (a `Memory`) in the layout that a kernel reads. `events` is always empty."""
+    """The owner of a prepacked matrix, whose memory has the layout that a kernel reads.
+
+    `events` is empty, because the packing has ended before the matrix is kept.
+    """
 
     staged: Staged
     events: tuple[()] = ()

@@ -103,7 +103,7 @@ def _regimes(kernel: Kernel, device: Device) -> dict[str, Problem]:
     best: dict[str, tuple[tuple[int, int], Problem]] = {}
     for problem in _candidates(kernel, device):
         way, (m, n, k) = launched(kernel, device, problem), (problem.m, problem.n, problem.k)
-        # `elements` estimates the time of a check, which makes the elements of a and b, and compares 8 outputs.
+        # `elements` estimates the time of a check: it fills a and b, and compares the m x n results of 8 launches.
         elements = problem.batch * (m * k + k * n + 8 * m * n)
         name, rank = _named(kernel, problem, way), (_faint(kernel, problem, way), elements)
         if name not in best or rank < best[name][0]:

@@ -159,7 +159,7 @@ APART = (Case(17, 19, 45, 0.5, -2.0, batch=9, apart=True), Case(16, 32, 33, batc
 
 
 def beyond(kernel: Kernel) -> tuple[Case, ...]:
-    """Return cases that exercise paths of a GPU kernel which the short cases may miss.
+    """Return further cases for a tiled GPU kernel that is verified when it is first used; () for other kernels.
 
     - a product of more than one tile along m and along n
     - if the kernel can divide the last tiles along k among thread blocks: a product whose k is large enough for that

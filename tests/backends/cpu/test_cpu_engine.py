@@ -135,6 +135,36 @@ def test_short_k(row, k):
             check_same_bits(out, want)
 
 
+@pytest.mark.parametrize("packed", ["nothing", "a", "b", "a and b"])
+def test_packing(row, packed):
+    """The height and the width of a tile depend on what is packed. Without packing, a long k is cut into pieces."""
+    if "sme" in row.needs and packed != "a and b":
+        pytest.skip("this kernel reads only panels")
+    size = np.dtype(row.dtype).itemsize
+    shapes = {
+        "nothing": [(41, 700, 900)],
+        "a": [(340, 208, 880 // size), (8, 200, 4000)],  # 8 rows, fewer than a tile has, if a is stored by columns
+        "b": [(90, 4096 // size, 150)],
+        "a and b": [(230, 500, 400)],
+    }
+    gemm.set_num_threads(1)
+    for m, n, k in shapes[packed]:
+        a, b, c = operands(row, m, n, k)
+        a = np.asfortranarray(a) if m == 8 else a
+        want = ordered(a, b, c, 0.5, -2.0)
+        problem = Problem(row.dtype, m, n, k, 1, reproducible=True)
+        launch = CpuBackend().launcher(row, CpuBackend().devices()[0], problem)
+        out, check = guarded(c.shape, row.dtype)
+        assert f"packs {packed};" in launch.blocking(a, b, c, out)
+        launch(a, b, c, out, 0.5, -2.0)
+        check()
+        check_same_bits(out, want)
+        out[...] = c
+        launch(a, b, out, out, 0.5, -2.0)
+        check()
+        check_same_bits(out, want)
+
+
 @pytest.mark.parametrize("threads", [2, 3, 4])
 def test_a_row_does_not_depend_on_the_jobs(row, threads):
     """Not reproducible, a product of several rows has the same bits for any number of threads, also where the last job
