@@ -28,7 +28,7 @@ TARGET static void PACK_NAME(void *panels, const void *matrix, int64_t rs, int64
         MOST = GEMM_PIECE_OF_ROW / BYTES,
         WHOLE_LINES = BYTES % 64 == 0 && MOST > 1
     };
-    for (int64_t panels; rs == 1 && WHOLE_LINES && (panels = rows / WIDTH) > 1;
+    for (int64_t panels; rs == 1 && WHOLE_LINES && k > GEMM_SHORT_K && (panels = rows / WIDTH) > 1;
          rows -= panels * WIDTH, x += panels * WIDTH, to += panels * WIDTH * k) {
         if (panels > MOST) panels = MOST;
         for (int64_t p = 0; p < k; p++)

@@ -98,13 +98,12 @@ static int64_t panels_of_row(const gemm_kernel *kernel, int64_t m, int64_t panel
     return most > 1 ? most : 1;
 }
 
-/* Reads of an unpacked b go through its rows, for a few columns at a time. If each row is on a page of its own, the TLB
- * holds only some of them, and rows whose distance is a power of two share few sets of L2. Then k is cut into pieces.
- * Returns the length of a piece. Measured with AVX-512 on Sapphire Rapids. */
+/* The length of the pieces of k if b is not packed. The tiles read a few columns of b, row by row. If the rows are a
+ * multiple of PERIOD bytes apart, they share few sets of L2, which hold few of them until the next tile reads them again.
+ * Measured with AVX-512 on Sapphire Rapids. */
 static int64_t piece_of_unpacked(const gemm_kernel *kernel, int64_t k, int64_t b_rs) {
-    enum { FEW_STEPS = 768, STEPS = 256, APART = 2048 }; /* APART in bytes */
-    const int64_t apart = (b_rs < 0 ? -b_rs : b_rs) * kernel->b_size;
-    return k <= FEW_STEPS || apart < APART ? k : equal_pieces(k, STEPS, kernel->k_group);
+    enum { FEW_STEPS = 768, STEPS = 256, PERIOD = 4096 };
+    return k <= FEW_STEPS || b_rs * kernel->b_size % PERIOD ? k : equal_pieces(k, STEPS, kernel->k_group);
 }
 
 void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const gemm_subproblem *whole, int64_t m,

@@ -142,7 +142,7 @@ def test_packing(row, packed):
         pytest.skip("this kernel reads only panels")
     size = np.dtype(row.dtype).itemsize
     shapes = {
-        "nothing": [(41, 700, 900)],
+        "nothing": [(41, 700, 900), (10, 4096 // size, 900)],
         "a": [(340, 208, 880 // size), (8, 200, 4000)],  # 8 rows, fewer than a tile has, if a is stored by columns
         "b": [(90, 4096 // size, 150)],
         "a and b": [(230, 500, 400)],
