@@ -289,14 +289,14 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
 
 /* One function for each rows x nv, with two copies of the loop: for a complete and for a partial last vector. */
 #define HEIGHT(nv) ((ACCUMULATORS) / (nv) < (TALLEST) ? (ACCUMULATORS) / (nv) : (TALLEST))
-#define TILE(rows, nv)                                                                                              \
-    TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a, \
-                                             const IN *b, int64_t a_step, int64_t b_next, int last_count) {         \
-        if ((rows) > HEIGHT(nv)) abort(); /* there is no such tile: a wrong call must not leave C unchanged */      \
-        if (last_count == VL)                                                                                       \
-            LOCAL(tiles)(rows, nv, WHOLE, x, i, j, tiles, a, b, a_step, b_next, VL);                                \
-        else                                                                                                        \
-            LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                            \
+#define TILE(rows, nv)                                                                                                \
+    TARGET static void LOCAL(JOIN(rows, nv))(const gemm_block *x, int64_t i, int64_t j, int64_t tiles, const IN *a,   \
+                                             const IN *b, int64_t a_step, int64_t b_next, int last_count) {           \
+        if ((rows) > HEIGHT(nv)) abort(); /* there is no such tile, and returning would silently leave C unchanged */ \
+        if (last_count == VL)                                                                                         \
+            LOCAL(tiles)(rows, nv, WHOLE, x, i, j, tiles, a, b, a_step, b_next, VL);                                  \
+        else                                                                                                          \
+            LOCAL(tiles)(rows, nv, 0, x, i, j, tiles, a, b, a_step, b_next, last_count);                              \
     }
 /* clang-format off: clang-format does not converge here */
 #define TILES_OF(nv) \
@@ -353,8 +353,8 @@ static LOCAL(function) *const LOCAL(of_rows_beside)[] = {
     LOCAL(JOIN(beside, 5)), LOCAL(JOIN(beside, 6)),  LOCAL(JOIN(beside, 7)),  LOCAL(JOIN(beside, 8)),
     LOCAL(JOIN(beside, 9)), LOCAL(JOIN(beside, 10)), LOCAL(JOIN(beside, 11)), LOCAL(JOIN(beside, 12))};
 
-/* Computes a block with a short k. Writing C then takes most of the time, so the tiles follow the rows of C: the hardware
- * prefetcher follows a few rows along their length, but not a column from row to row. */
+/* Computes a block with a short k. Writing C then takes most of the time, so the tiles follow the rows of C: the
+ * hardware prefetcher follows a few rows along their length, but not a column from row to row. */
 TARGET static void LOCAL(compute_by_rows)(const gemm_block *x, int strided_a) {
     const int64_t whole = x->n / NR, rest = x->n % NR;
     const int nv = (int)((rest + VL - 1) / VL), last_count = (int)rest - (nv - 1) * VL;
@@ -369,7 +369,8 @@ TARGET static void LOCAL(compute_by_rows)(const gemm_block *x, int strided_a) {
 }
 
 #ifdef STREAM
-/* Applies the epilogue to a vector of sums of row i and stores it to C from column j on: all of it, or only `part`. */
+/* Applies the epilogue, unless the block is raw, to a vector of sums of row i, and stores the vector from column j on:
+ * all of it, or only `part`. */
 TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t i, int64_t j, V sum, int whole, PART part) {
     if (x->raw) {
         T *to = (T *)x->to + i * x->to_rs + j;
@@ -396,8 +397,8 @@ TARGET INLINE void LOCAL(finish)(const gemm_block *x, int64_t i, int64_t j, V su
         STORE_C_PART(to, part, sum);
 }
 
-/* Multiplies a few rows of a by an unpacked b with b_cs = 1. The loop reads b along its rows, `depth` rows at a time. The
- * sums of `stretch` columns stay in the cache. */
+/* Multiplies a few rows of a by an unpacked b with b_cs = 1. The loop reads b along its rows, `depth` rows at a time.
+ * The sums of `stretch` columns stay in the cache. */
 TARGET INLINE void LOCAL(stream)(const int rows, const gemm_block *x) {
     /* rows * depth elements of a, `depth` vectors of b and a sum fit the registers: ACCUMULATORS and four others */
     enum { BYTES = 16384, MOST = 8, NEAR = 2 << 20 };
@@ -539,9 +540,10 @@ TARGET INLINE void LOCAL(dots_of_groups)(const int rows, const int groups, const
         EACH(g, groups) LOCAL(finish)(x, r, j + g * VL, sum[r * groups + g], count == VL, part);
 }
 
-/* Multiplies a few rows of a by a b with b_ps = 1. Several groups at a time hide the latency of the FMAs and share the
- * elements of a. If the columns of b are a multiple of a large power of two apart, the lines of all columns share few sets
- * of the L1 cache. A set holds WAYS lines, so there are then fewer groups at a time. PERIOD is the distance of lines in
+/* Multiplies a few rows of a by b, where b_ps = 1. Several groups of VL columns at a time hide the latency of the FMAs
+ * and use each element of a several times. If the distance between the columns of b is a multiple of a large power of
+ * two, the cache lines of all columns fall into few sets of L1, and a set holds only WAYS lines. If the lines of
+ * several groups do not fit, the function computes one group at a time. Addresses that are PERIOD bytes apart fall into
  * the same set. */
 TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
     enum { WAYS = 8, PERIOD = 4096, GROUPS = WAYS * PERIOD / VL };
@@ -558,8 +560,8 @@ TARGET INLINE void LOCAL(ordered_dots)(const int rows, const gemm_block *x) {
 #if defined(FMA_ONE) && !defined(DOTS)
 #define DOTS LOCAL(dots)
 /* Like ordered_dots for one row, but requires a_ps = 1 and splits each sum over k (which rounds differently): each of
- * the `columns` columns from j on has CHAINS accumulators, and each lane of an accumulator sums a part of k. The bits of a
- * sum do not depend on `columns`. */
+ * the `columns` columns from j on has CHAINS accumulators, and each lane of an accumulator sums a part of k. The bits
+ * of a sum do not depend on `columns`. */
 TARGET INLINE void LOCAL(split_dots)(const int columns, const gemm_block *x, int64_t j) {
     enum { CHAINS = 2, STEP = CHAINS * VL };
     const IN *a = (const IN *)x->a, *b = (const IN *)x->b + j * x->b_cs;
@@ -586,7 +588,8 @@ TARGET INLINE void LOCAL(split_dots)(const int columns, const gemm_block *x, int
         V *const of_column = sum + i * CHAINS;
         EACH(h, CHAINS - 1) *of_column = FMA(SPLAT((T)1), of_column[h + 1], *of_column);
         STORE(lanes, *of_column);
-        for (int width = VL / 2; width; width /= 2) /* pairs, not one chain: compilers vectorize this loop */
+        for (int width = VL / 2; width;
+             width /= 2) /* adds the lanes in pairs: compilers vectorize this, but no chain */
             for (int lane = 0; lane < width; lane++) lanes[lane] += lanes[lane + width];
         total[i] = lanes[0];
     }

@@ -37,7 +37,7 @@ AVX512 static inline __attribute__((always_inline)) void avx512_transpose_floats
     avx512_transpose(transposed, x, rs * (int64_t)sizeof *x, count);
 }
 
-/* panel_pack.h's TRANSPOSE_GROUPS. */
+/* Implements TRANSPOSE_GROUPS of panel_pack.h for 16 rows: reads four groups of 4 bytes of each row. */
 AVX512 static inline __attribute__((always_inline)) void avx512_transpose_groups(void *to, int64_t stride,
                                                                                  const void *x, int64_t step,
                                                                                  int64_t lines) {

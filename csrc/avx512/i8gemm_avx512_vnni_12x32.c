@@ -1,5 +1,5 @@
-/* int8 and uint8: the results are the low bytes of int32 sums, whether the operands are signed or not. (vpdpbusd
- * requires an unsigned a and a signed b.) */
+/* int8 and uint8: a result is the low byte of an int32 sum. That byte is the same for signed and unsigned operands, so
+ * vpdpbusd, which takes an unsigned a and a signed b, computes both types. */
 #include "avx512.h"
 
 #define KERNEL i8gemm_avx512_vnni_12x32

@@ -25,10 +25,10 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
     }
 }
 
-/* Whether to pack an a whose rows are not contiguous (a_cs is not 1). A tile then uses only a part of each cache line, and
- * few of those lines stay in the cache until the next tile uses their next part. Packing pays if a is read often. It is
- * read once for every NR columns of C. Packing pays earlier if the lines for successive steps along k are distant.
- * Measured with AVX2 on Zen 3. */
+/* Whether to pack an a whose rows are not contiguous (a_cs is not 1). A tile then uses only a part of each cache line,
+ * and few of those lines stay in the cache until the next tile uses their next part. Packing pays if a is read often.
+ * It is read once for every NR columns of C. Packing pays earlier if the lines for successive steps along k are
+ * distant. Measured with AVX2 on Zen 3. */
 static int packs_rows(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs) {
     enum { FEW_READS = 4, FEW_DISTANT_READS = 2, DISTANT = 384, SMALL_A = 16 << 10 }; /* the last two in bytes */
     const int64_t apart = (a_cs < 0 ? -a_cs : a_cs) * kernel->a_size;
@@ -77,8 +77,8 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;
     const int match_b = panels && (blocking->pack_b || whole->prepacked);
     blocking->pack_a = k && (by_columns || large_a || match_b);
-    /* Two kinds of kernel need both operands packed or neither: kernels whose panels have another element type than the
-     * matrix, and kernels that read only panels (except for dot products). */
+    /* Two kinds of kernel cannot combine a packed operand with an unpacked one: kernels that convert elements while they
+     * pack, and kernels that cannot read an unpacked a, except in dot products. */
     const int packed_only = !(kernel->flags & GEMM_UNPACKED_A), converts = kernel->a_packed != kernel->a_size;
     if (packed_only)
         blocking->pack_a = k && (blocking->pack_b || whole->prepacked);
@@ -86,9 +86,9 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
         blocking->pack_a = k > 0, blocking->pack_b = k && !whole->prepacked;
 }
 
-/* The number of panels of b, of `panel` bytes each, to pack at a time if the rows of b are contiguous: those of a piece of
- * a row, so that the hardware prefetchers are fast. The panels must not fill more than half of a thread's share of L2. For
- * few rows of a, which read each panel soon after it was packed, there are at most FEW_PANELS. */
+/* The number of panels of b, of `panel` bytes each, to pack at a time if the rows of b are contiguous: those of a piece
+ * of a row, so that the hardware prefetchers are fast. The panels must not fill more than half of a thread's share of
+ * L2. For few rows of a, which read each panel soon after it was packed, there are at most FEW_PANELS. */
 static int64_t panels_of_row(const gemm_kernel *kernel, int64_t m, int64_t panel) {
     enum { FEW_ROWS = 192, FEW_PANELS = 4 };
     const gemm_caches caches = gemm_get_caches();
@@ -99,8 +99,8 @@ static int64_t panels_of_row(const gemm_kernel *kernel, int64_t m, int64_t panel
 }
 
 /* The length of the pieces of k if b is not packed. The tiles read a few columns of b, row by row. If the rows are a
- * multiple of PERIOD bytes apart, they share few sets of L2, which hold few of them until the next tile reads them again.
- * Measured with AVX-512 on Sapphire Rapids. */
+ * multiple of PERIOD bytes apart, they share few sets of L2, which hold few of them until the next tile reads them
+ * again. Measured with AVX-512 on Sapphire Rapids. */
 static int64_t piece_of_unpacked(const gemm_kernel *kernel, int64_t k, int64_t b_rs) {
     enum { FEW_STEPS = 768, STEPS = 256, PERIOD = 4096 };
     return k <= FEW_STEPS || b_rs * kernel->b_size % PERIOD ? k : equal_pieces(k, STEPS, kernel->k_group);
@@ -144,7 +144,8 @@ void gemm_choose_blocking(gemm_blocking *blocking, const gemm_plan *plan, const 
         blocking->panels = panel < BYTES_OF_B ? BYTES_OF_B / panel : 1;
     else if (blocking->pack_b && whole->b_cs == 1)
         blocking->panels = panels_of_row(kernel, m, panel);
-    /* If b is used by one block of rows only, b_panels holds `panels` panels at a time, which stay in the fast caches. */
+    /* If b is used by one block of rows only, b_panels holds `panels` panels at a time, which stay in the fast
+     * caches. */
     blocking->single_use = m <= blocking->mc;
     const int64_t kept = blocking->single_use ? min64(kernel->nr * blocking->panels, blocking->nc) : blocking->nc;
     if (blocking->pack_b)

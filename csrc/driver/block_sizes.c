@@ -41,7 +41,7 @@ enum {
     LEAST_NC = 1024,  /* packing an element of a takes as long as 12 multiply-adds: 1 % of this many columns */
     MOST_NC = 4096,   /* more columns would save less than 0.3 % and need a larger workspace */
     MOST_B = 4 << 20, /* as many pages of 4 KiB as the second TLB of small CPUs has entries, 1024 */
-    MOST_MC = 128,    /* the first TLB has 64 to 96 entries */
+    MOST_MC = 128,    /* more rows of C would be on far more pages than the first TLB has entries, 64 to 96 */
     MOST_KC = 768,    /* of longer panels, little stays in L1 between tiles; measured, see docs/cpu.md */
     LINE = 64,        /* bytes of a cache line */
     STEP = 8          /* KC is a multiple of STEP and of k_group */
@@ -111,9 +111,9 @@ int gemm_panel_fits(const gemm_kernel *kernel, int64_t kc) {
 }
 
 void gemm_set_blocks(gemm_plan *plan) {
-    /* The rule takes 0.1 to 0.2 us, as long as a small product. For up to FEW steps and LEAST_NC columns, it would choose
-     * one piece of k and one block of columns, and the number of rows hardly matters: a block of FEW x FEW elements fits
-     * half of the smallest L2. The decision does not depend on m, which is unknown when b is packed in advance. */
+    /* gemm_block_sizes takes 0.1 to 0.2 us, as long as a small product. It is not called for up to FEW steps and LEAST_NC
+     * columns: it would then choose one piece of k and one block of columns, as the sizes below do, and MC hardly
+     * matters, because FEW x FEW elements of a fit half of the smallest L2. m is unknown when b is packed in advance. */
     enum { FEW = 64 };
     if (plan->mc && plan->kc && plan->nc) return;
     const gemm_kernel *kernel = plan->kernel;

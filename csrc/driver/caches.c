@@ -124,8 +124,8 @@ static void read_windows(gemm_caches *found) {
 #endif
 
 void gemm_check_caches(gemm_caches *found) {
-    /* Below the lower bounds, a hypervisor or an emulator reports nonsense. Above the upper bounds, a larger cache would
-     * not change the blocks. */
+    /* A size below the lower bound is nonsense from a hypervisor or an emulator. A size above the upper bound is reduced
+     * to the bound, because a larger cache would not change the blocks. */
     static const int64_t least[] = {16 * KIB, 128 * KIB, 512 * KIB}, most[] = {256 * KIB, 64 * MIB, 2048LL * MIB};
     const int absent = found->size[0] && found->size[1] && !found->size[2]; /* many CPUs have no L3 cache */
     for (int i = 0; i < 3; i++) {

@@ -152,7 +152,7 @@ static uint32_t find(void) {
 #endif
 
 uint32_t gemm_features(void) {
-    /* The result is cached: kernels query it for each block, and under a hypervisor one cpuid takes 20 us. Threads that
+    /* The result is cached: some kernels query it for each block, and under a hypervisor one cpuid takes 20 us. Threads that
      * execute this function at the same time find the same result. */
     enum { KNOWN = 1u << 30 };
     static volatile uint32_t remembered;

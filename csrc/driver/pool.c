@@ -279,7 +279,7 @@ void gemm_parallel(gemm_acquired acquired, gemm_work *work, void *context, int64
         for (int64_t index = 0; index < count; index++) work(context, index, 0);
         return;
     }
-    pool *x = (pool *)acquired.pool; /* held by this call since gemm_acquire_threads */
+    pool *x = (pool *)acquired.pool; /* the caller holds it since gemm_acquire_threads */
     const int slots = (int)min64(count, threads) - 1;
     x->work = work, x->context = context, x->count = count;
     atomic_store(&x->cpu, current_cpu());

@@ -93,8 +93,8 @@ static double cost(const gemm_kernel *kernel, int64_t rows, int64_t columns) {
     return m * n + PACKING * (m + n);
 }
 
-/* The estimated time of the whole call on one fast core, in nanoseconds. A slow core needs more time than this
- * estimate. On a slow machine, a call may therefore get fewer threads than are worthwhile, but never more. */
+/* The estimated time of the whole call on one fast core, in nanoseconds. pool.c corrects the estimate by a factor that
+ * it learns from calls on this machine. */
 static double serial_ns(const jobs *all) {
     const double ns_per_byte = 1. / 200; /* a fast core: 50 float or 25 double multiply-adds per nanosecond */
     const gemm_subproblem *x = &all->whole;
@@ -146,10 +146,10 @@ static void choose_blocking(jobs *all, int threads) {
     all->workspace_bytes = all->blocking.bytes;
 }
 
-/* The cost of reading and writing in a bad order, in packed elements, for a product of m x n x k with these strides. b is
- * packed, unless the kernel can read it in place. If b is packed and the rows of a are not contiguous, reading a costs a
- * part of what packing a would cost. If the rows of out are not contiguous, copying an element of out takes as long as
- * packing SCATTERED elements. Measured with AVX2 on Zen 3. */
+/* The cost of reading and writing in a bad order, in packed elements, for a product of m x n x k with these strides. b
+ * is packed, unless the kernel can read it in place. If b is packed and the rows of a are not contiguous, reading a
+ * costs a part of what packing a would cost. If the rows of out are not contiguous, copying an element of out takes as
+ * long as packing SCATTERED elements. Measured with AVX2 on Zen 3. */
 static int64_t detour(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs, int64_t b_rs,
                       int64_t b_cs, int64_t out_cs) {
     enum { SCATTERED = 3, PART = 4 };

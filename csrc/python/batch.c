@@ -151,7 +151,8 @@ static int add(batch *self, memo *by, PyObject *const *given, PyObject **result)
     gemm_scalar scale[SCALES];
     if (given[BIAS] != Py_None) return LARGE; /* a product with a bias cannot be pending */
     const int most = self->now.kind_count && self->now.kinds[0].what.plan ? MOST_NATIVE : MOST;
-    const int columns = self->now.count && !self->now.entries; /* 1: after an exception, columns are still pending */
+    const int columns =
+        self->now.count && !self->now.entries; /* 1: after an exception, products are still stored as columns */
     if ((columns || self->now.count >= most || self->now.bytes > MOST_BYTES) && !deliver(self)) return FAILED;
     if (!gemm_memo_holds(by)) return UNKNOWN;
     const int alike = add_alike(&self->now, by, given, result);
@@ -183,11 +184,11 @@ PyObject *gemm_batch_take(PyObject *by, PyObject *const *given) {
     return result;
 }
 
-/* The callbacks of one call of `run`. `goes` returns whether `send` computes some products instead of the engine.
- * `retry` computes products for which the engine had no memory.
+/* The callbacks of one call of `run`. `goes` returns whether `send`, not the engine, computes a group of products of
+ * one kind. `retry` computes a group for which the engine had no memory.
  *
- * If `goes` is NULL, the engine computes all products. The GIL is then not released, because no reference keeps the
- * operands alive. */
+ * If `goes` is NULL, the engine computes all products. The GIL is then not released: at_once holds no references to the
+ * operands, so another thread could free them. */
 typedef struct {
     PyObject *goes, *send, *retry;
 } others;
@@ -434,7 +435,7 @@ static PyObject *batch_extend(PyObject *object, PyObject *arguments) {
         if (PyTuple_Check(columns[operand]) && PyTuple_Size(columns[operand]) < least)
             least = PyTuple_Size(columns[operand]);
     if (start < 0 || count > least) return PyErr_Format(PyExc_IndexError, "a sequence of operands ends at %zd", least);
-    Py_ssize_t i = start, single = start; /* before this number, products are added one by one */
+    Py_ssize_t i = start, single = start; /* products before product `single` are added one by one */
     while (i < count) {
         if (i >= single) {
             if (self->now.count && !deliver(self)) return NULL;

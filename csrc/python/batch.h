@@ -11,7 +11,7 @@ enum {
      * a list or tuple with one operand per product, or one object that is the operand of all products. */
     MOST = 4096,
     MOST_NATIVE = 1024,
-    FEW = 64,       /* if fewer consecutive products are of one kind, products are added one by one */
+    FEW = 64,       /* fewer consecutive products of one kind are not stored as columns, but one by one */
     MOST_KINDS = 16 /* the maximum number of kinds of pending products */
 };
 static const double MOST_BYTES = 64e6; /* the maximum size of all pending products' operands, in bytes */
@@ -76,7 +76,7 @@ int gemm_kind_number(pending *all, memo *by, const slot *found, PyObject *const 
  * objects: threads without the GIL may call it while another thread holds the GIL. */
 int gemm_kind_alike(const kind *k, PyObject *const *operands, gemm_place *place);
 
-/* Like gemm_column_item. Also prefetches the arrays of later products, up to product `count`. */
+/* Like gemm_column_item. Also prefetches the headers of two later arrays of products before product `count`. */
 PyObject *gemm_column_ahead(PyObject *column, Py_ssize_t product, Py_ssize_t count);
 
 /* Adds products of the columns to the Batch `self`, which must have no pending products. The first is product number

@@ -52,8 +52,8 @@ typedef struct {
 /* An entry of a Memo: the data with which products with the signature `key` are computed again. */
 typedef struct {
     signature key;
-    /* The engine's plan. NULL on a device, and for a product on the host that the engine does not compute; only a Batch
-     * uses an entry of the latter kind. */
+    /* The engine's plan. NULL on a device. Also NULL for a product on the host that other code computes: only a Batch
+     * uses such an entry. */
     const gemm_plan *plan;
     number_type rounds; /* the type to which alpha and beta are rounded */
     gemm_scalar alpha;  /* replaces an alpha of 0 in calls: 1 or -1, see _factors in gemm/frontend/arguments.py */

@@ -102,14 +102,11 @@ def compare(
     NumPy's BLAS and the peers are set to the number of threads of the cpu backend, and keep this setting.
 
     Args:
-        families: names of families, see gemm.bench.products.FAMILIES.
-        quick: True: time fewer products, with less time for each.
+        families: names of families, see gemm.bench.products.FAMILIES. quick: time fewer products, and for less time.
         dtype: the type, or a gemm.bench.products.Arithmetic with the types and the precision.
         pace: the number of rounds and their time. None: PACES[quick].
-        sizes: sizes of the square products, instead of the family's own.
-        products: products to time instead of families.
-        missing: {backend: why it is missing}, for the document. Ignored if `devices` is None.
-        step: called to report progress, see Step.
+        sizes: sizes of the squares, instead of the family's own. products: products to time instead of families.
+        missing: {backend: why it is missing}, for the document. Ignored if `devices` is None. step: see Step.
 
     Raises:
         ValueError: a family is unknown.

@@ -59,10 +59,8 @@ def gemm(
         c: array that broadcasts to the shape of the result. Read only if beta != 0, written only if it is `out`.
         alpha, beta: scalars, rounded to the result's dtype. With alpha = 0, gemm does not read a and b.
         trans_a, trans_b: False or "N": as given. True or "T": last two axes exchanged. "C": also conjugated.
-        out: array that receives the result. It has exactly the result's shape, and may overlap a, b and c. Default: a
-            new array.
-        dtype: the dtype of the arithmetic and of the result. Default: NumPy's promotion of the operands' dtypes, in
-            which fp8 counts as bfloat16.
+        out: array of exactly the result's shape for the result, which may overlap a, b and c. Default: a new array.
+        dtype: of the arithmetic and the result. Default: NumPy's promotion, in which fp8 counts as bfloat16.
         precision: "highest", "high" or "medium": the error bound of each element (docs/contract.md).
         reproducible: True: the same bits on every device, by one chain of fused multiply-adds in the order of k.
         backend: "auto", "cpu", "opencl", "cuda", "numpy"; a target such as "neon"; a device such as "opencl:1";
@@ -77,8 +75,7 @@ def gemm(
     Raises:
         ValueError, TypeError: an argument is wrong. The message names the argument, and nothing was written.
         BackendUnavailable: the backend, device or kernel that was named cannot run here.
-        MemoryError: no device had enough memory for the product.
-        RuntimeError: `out` is c, and a kernel failed when it may already have overwritten a part of c.
+        MemoryError: no device had enough memory. RuntimeError: `out` is c, and a failed kernel may have changed c.
     """
     named = trans_a, trans_b, dtype, precision, reproducible, backend, kernel, activation
     classes = type(trans_a), type(trans_b), type(reproducible)

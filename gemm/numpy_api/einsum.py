@@ -41,8 +41,7 @@ def einsum(
     Args:
         arguments: subscripts, *operands; or operand, labels, operand, labels, ..., and optionally the labels of the
             result. Operands are arrays in host memory.
-        out: an array of exactly the result's shape. Default: a new array. If there is only one operand and no sum, the
-            default is a view of the operand.
+        out: an array of exactly the result's shape. Default: a new array, or a view of a single operand without sums.
         optimize: as for np.einsum: an algorithm of np.einsum_path, or a path. True: "greedy". False: a single step.
         dtype: the dtype of every step and of the result, as for `gemm`. Default: NumPy's promotion of all operands'
             dtypes. For float16 and bfloat16, the steps are computed in float32, and the result is rounded once.

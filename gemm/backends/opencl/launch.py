@@ -195,11 +195,10 @@ class Launcher:
         self, traffic: Traffic, stacks: list[Operand], index: Ints, corner: tuple[slice, slice, slice],
         most: int, scalars: tuple[float, float],
     ) -> None:  # fmt: skip
-        """Compute one tile of out, in pieces of at most `most` elements along k.
+        """Compute one tile of out, in pieces of at most `most` elements along k, each by one launch.
 
-        Each piece is one launch of the kernel. The launch continues from the raw sums (without alpha and beta) of the
-        previous piece. If there is only one piece, k may be cut into parts instead: one launch computes the raw sums of
-        all parts, and `_add_parts` adds them up.
+        A launch continues from the raw sums of the piece before. If there is only one piece, it may be cut into parts:
+        one launch computes the raw sums of all parts, and `_add_parts` adds them up.
         """
         a, b, out = stacks[:3]
         k, (batch, rows, cols) = a.shape[-1], corner
@@ -221,8 +220,7 @@ class Launcher:
             x, y = part(a, index, batch, rows, piece), part(b, index, batch, piece, cols)
             left, right = traffic.load("a", transposed(x) if self.a.turned else x, self.a), traffic.load("b", y, self.b)
             steps = self.b.padded(piece.stop - piece.start, 1)[0]
-            # If k is cut into parts, `stage` is the length of a part. Otherwise it is the sum of two bits: 1 if the
-            # launch resumes from the raw sums of the previous piece, 2 (in the last piece) to apply alpha and beta.
+            # the length of a part; or the sum of 1 to resume from raw sums, and 2 to apply alpha and beta
             stage = share if parts > 1 else (piece.start > 0) + 2 * (piece.stop == k)
             size = np.array((height, width, steps, stage), np.int32)
             args, program = (*left.args, *right.args, *ends, size), self._program(variant)
