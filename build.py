@@ -87,7 +87,7 @@ def compile_all(sources: Sequence[str], compile_one: Callable[[str], Any]) -> li
             for done in as_completed(running):
                 results[running[done]] = done.result()
                 print(f"[{len(results)}/{len(sources)}] {running[done]}", flush=True)
-        except BaseException:  # Ctrl-C, too: without this, the pool would compile all other files first
+        except BaseException:  # any, also Ctrl-C: it is raised again, but the pool must not compile the other files first
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [results[source] for source in sources]

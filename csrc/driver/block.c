@@ -25,6 +25,9 @@ void gemm_prepack(const gemm_plan *plan, const void *b, void *to) {
     }
 }
 
+/* Up to this number of rows of a, b is packed only if reading it in place is slow. */
+enum { MANY_ROWS = 192 };
+
 /* Whether to pack an a whose rows are not contiguous (a_cs is not 1). A tile then uses only a part of each cache line,
  * and few of those lines stay in the cache until the next tile uses their next part. Packing pays if a is read often.
  * It is read once for every NR columns of C. Packing pays earlier if the lines for successive steps along k are
@@ -44,7 +47,6 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     enum {
         /* b is packed if it has more than SMALL_B bytes and is read for more than MANY_ROWS rows. With GEMM_FAST_PANELS,
          * b of any size is packed if it is read more than FEW_PASSES times (once per row of tiles). */
-        MANY_ROWS = 192,
         SMALL_B = 200 << 10,
         FEW_PASSES = 5,
         /* a is packed if n >= WIDE, m >= FEW_ROWS, and its m rows have more than SMALL_A bytes over all of k. */
@@ -90,11 +92,11 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
  * of a row, so that the hardware prefetchers are fast. The panels must not fill more than half of a thread's share of
  * L2. For few rows of a, which read each panel soon after it was packed, there are at most FEW_PANELS. */
 static int64_t panels_of_row(const gemm_kernel *kernel, int64_t m, int64_t panel) {
-    enum { FEW_ROWS = 192, FEW_PANELS = 4 };
+    enum { FEW_PANELS = 4 };
     const gemm_caches caches = gemm_get_caches();
     const int64_t fitting = caches.size[1] / caches.shared[1] / 2 / panel;
     const int64_t of_piece = GEMM_PIECE_OF_ROW / (kernel->nr * kernel->b_size);
-    const int64_t most = min64(min64(fitting, of_piece), m <= FEW_ROWS ? FEW_PANELS : of_piece);
+    const int64_t most = min64(min64(fitting, of_piece), m <= MANY_ROWS ? FEW_PANELS : of_piece);
     return most > 1 ? most : 1;
 }
 

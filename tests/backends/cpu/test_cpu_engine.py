@@ -142,15 +142,15 @@ def test_packing(row, packed):
         pytest.skip("this kernel reads only panels")
     size = np.dtype(row.dtype).itemsize
     shapes = {
-        "nothing": [(41, 700, 900), (10, 4096 // size, 900)],
-        "a": [(340, 208, 880 // size), (8, 200, 4000)],  # 8 rows, fewer than a tile has, if a is stored by columns
-        "b": [(90, 4096 // size, 150)],
-        "a and b": [(230, 500, 400)],
+        "nothing": [(41, 700, 900, "C"), (10, 4096 // size, 900, "C")],
+        "a": [(340, 208, 880 // size, "C"), (8, 200, 4000, "F")],  # also fewer rows than a tile has, stored by columns
+        "b": [(90, 4096 // size, 150, "C")],
+        "a and b": [(230, 500, 400, "C")],
     }
     gemm.set_num_threads(1)
-    for m, n, k in shapes[packed]:
+    for m, n, k, order in shapes[packed]:
         a, b, c = operands(row, m, n, k)
-        a = np.asfortranarray(a) if m == 8 else a
+        a = np.asarray(a, order=order)
         want = ordered(a, b, c, 0.5, -2.0)
         problem = Problem(row.dtype, m, n, k, 1, reproducible=True)
         launch = CpuBackend().launcher(row, CpuBackend().devices()[0], problem)
