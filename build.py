@@ -87,7 +87,7 @@ def compile_all(sources: Sequence[str], compile_one: Callable[[str], Any]) -> li
             for done in as_completed(running):
                 results[running[done]] = done.result()
                 print(f"[{len(results)}/{len(sources)}] {running[done]}", flush=True)
-        except BaseException:  # any, also Ctrl-C: it is raised again, but the pool must not compile the other files first
+        except BaseException:  # any, Ctrl-C too: it is raised again, but first the pool must be stopped
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [results[source] for source in sources]
