@@ -19,6 +19,7 @@ from conformance.subject import ONLY, THIN, Subject, blocked
 from conftest import SIBLINGS
 from mutants import MUTANTS
 from test_cuda_races import FAULTS as RACES
+from test_cuda_races import planted as planted_race
 
 import gemm
 from gemm import execute
@@ -119,6 +120,11 @@ def test_a_fault_in_the_sources_applies_and_its_test_is_there(mutant):
     assert rest[-1] in ALL_CHECKS
     assert rest[:-1] in ([], ["prepared"], ["pending"], ["repeated"], ["pyopencl"])
     assert "--every-row" in mutant.options or row not in SIBLINGS, "pytest collects no row that shares its source"
+
+
+@pytest.mark.parametrize("fault", RACES, ids=lambda fault: fault["what"])
+def test_a_planted_race_applies(fault):
+    planted_race(fault)
 
 
 def test_the_faults_are_many_in_every_area_and_all_but_a_few_are_killed():
