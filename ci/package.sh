@@ -46,7 +46,7 @@ gcc program.c $("$work/venv/bin/python" -m gemm info --cc) -o program
 
 say "libgemm found by pkg-config and CMake, and preloaded into Debian's NumPy, SciPy and R"
 apt_install pkg-config cmake make python3-numpy python3-scipy r-base-core
-"$work/venv/bin/python" -m pytest -q -rs "$work"/source/tests/{backends/cpu/test_c_api,test_document_commands}.py \
+"$work/venv/bin/python" -m pytest -q -rfEs "$work"/source/tests/{backends/cpu/test_c_api,test_document_commands}.py \
     -k "finds_it or preloaded or sizes_of or block_of" |
     tee "$work/report.txt"
 ! grep -E '^SKIPPED' "$work/report.txt" || die "a test was skipped, and no other job runs it"

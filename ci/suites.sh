@@ -33,6 +33,6 @@ suite "array-api-compat, gemm.numpy_api.namespace" 80 0 --xfails "$SOURCE/tests/
 suite "array-api-strict, within gemm.use" 750 2 --pyargs array_api_strict
 say "the types of a program that calls gemm"
 retry "$PYTHON" -m pyright --version # PyPI's package fetches the program from npm
-(cd "$SOURCE" && "$PYTHON" -m pytest -q -rs tests/frontend/test_types.py) | tee "$work/types.log" || failed+=("types")
+(cd "$SOURCE" && "$PYTHON" -m pytest -q -rfEs tests/frontend/test_types.py) | tee "$work/types.log" || failed+=("types")
 ! grep '^SKIPPED' "$work/types.log" || die "all of them can run here"
 [[ ${#failed[@]} == 0 ]] || die "failed: ${failed[*]}"

@@ -133,28 +133,34 @@ def finished(client):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"reproducible": True}, {"contraction": "sum"}], ids=["ordered", "sum"])
-def test_a_killed_worker_changes_nothing(options):
+def test_a_killed_worker_changes_nothing(tmp_path, options):
     a, b = rand(720, 720), rand(720, 720)
     x, y = (da.from_array(z, chunks=120) for z in (a, b))
+    killed = tmp_path / "killed"
 
-    def slow(block):
-        time.sleep(0.02)
+    def held_back(block, block_id):
+        end = time.monotonic() + 60
+        while block_id == (5, 5) and not killed.exists() and time.monotonic() < end:
+            time.sleep(0.01)
         return block
 
-    x = x.map_blocks(slow, meta=np.empty((0, 0), np.float32))
+    x = x.map_blocks(held_back, meta=np.empty((0, 0), np.float32))
     product = gemm.dask.matmul(x, y, chunks=None, **options)
+    killed.touch()
     expected = product.compute(scheduler="synchronous")
+    killed.unlink()
     with workers({}, {}) as client:
         future = client.compute(product)
         end = time.monotonic() + 60
-        while not finished(client) and time.monotonic() < end:
+        while not (products := finished(client)) and time.monotonic() < end:
             time.sleep(0.01)
-        assert finished(client)
+        assert products
         assert not future.done()
         held = {name: len(keys) for name, keys in client.has_what().items()}
         victim = max(held, key=held.__getitem__)
         assert held[victim]
         os.kill(client.run(os.getpid, workers=[victim])[victim], signal.SIGKILL)
+        killed.touch()
         check_same_bits(future.result(timeout=120), expected)
 
 

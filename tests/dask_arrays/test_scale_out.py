@@ -77,8 +77,8 @@ def test_the_benchmark_of_scaling(tmp_path):
     assert {"date", "command", "commit", "versions", "machine", "quiet", "rounds"} <= document.keys()
     constants = document["constants"]
     assert constants["rate"].keys() == {"float32", "float64"}
-    assert 0 < constants["task"]["local"] < constants["task"]["distributed"]
-    assert constants["bandwidth"] > 1e6
+    assert constants["task"].keys() == {"local", "distributed"}
+    assert min(*constants["task"].values(), *constants["rate"].values(), constants["bandwidth"]) > 0
     rows = {(row["scaling"], row["workers"]): row for row in document["results"]}
     assert rows.keys() == {(scaling, count) for scaling in ("strong", "weak") for count in (1, 2)}
     assert rows["strong", 2]["size"] == 300 < rows["weak", 2]["size"]
