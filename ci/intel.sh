@@ -1,6 +1,7 @@
 # Run the conformance suite on Intel's OpenCL runtime for CPUs, which can also run the kernels for Intel GPUs. One row of
 # each source has all checks, also with operands on the device and with little memory. The other rows differ in tiles and
-# types, and have the checks that find wrong tiles, strides and arithmetic.
+# types, and have the checks that find wrong tiles, strides and arithmetic. Then see that the extra opencl-intel-cpu alone
+# makes gemm bench use the runtime.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 conformance_venv
 # intel-cmplr-lib-rt has libsvml and libimf, which the runtime needs but does not declare as a dependency.
@@ -9,3 +10,14 @@ venv "$CI_WORK/intel" intel-opencl-rt intel-cmplr-lib-rt
 export OCL_ICD_VENDORS=$CI_WORK/intel/lib/libintelocl.so LD_LIBRARY_PATH=$CI_WORK/intel/lib
 conformance intel 'row.backend == "opencl"' -n 2 --thin --require=opencl,intel \
     --siblings tile_edges,layouts,small_sizes,accuracy,subnormals,chain_layouts,chain_depths
+
+unset OCL_ICD_VENDORS LD_LIBRARY_PATH
+venv "$CI_WORK/intel-extra" "$SOURCE[opencl-intel-cpu]"
+export GEMM_CACHE_DIR=$CI_WORK/intel-cache
+"$CI_WORK/intel-extra/bin/gemm" bench --sizes 256 --seconds 1 --validate --backends cpu,opencl --json "$CI_WORK/intel-bench.json"
+python3 - "$CI_WORK/intel-bench.json" <<'END' || die "gemm bench did not use the runtime that the extra opencl-intel-cpu installs"
+import json, sys
+bench = json.load(open(sys.argv[1]))
+(key,) = (device["key"] for device in bench["devices"] if "Intel(R) OpenCL" in device["platform"])
+assert any(row["device"] == key and row["valid"] for row in bench["results"])
+END

@@ -17,6 +17,7 @@ from gemm.bench.peers import Absent, Peer, Unable
 from gemm.bench.peers.devices import DevicePeer, load_on
 from gemm.bench.peers.host import load, set_numpy_threads
 from gemm.bench.products import FLOAT32, Arithmetic, Shape
+from gemm.catalog import HOST_BACKENDS
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView
 from gemm.core.threads import granted
@@ -195,7 +196,13 @@ class Field:
         self.enter[name], self.about[name] = enter, about
 
 
+def on_this_cpu(device: Device) -> bool:
+    """Whether a driver runs the device's kernels on the cores of the cpu backend."""
+    return device.kind == "cpu" and device.backend not in HOST_BACKENDS
+
+
 def named(device: Device) -> str:
-    """The device's name, platform and driver."""
-    origin = ", ".join(part for part in (device.platform, device.driver) if part)
+    """The device's name, platform and driver, and whether the device is the CPU that the cpu backend uses."""
+    same = "this computer's CPU" if on_this_cpu(device) else ""
+    origin = ", ".join(part for part in (same, device.platform, device.driver) if part)
     return f"{device.name}{f' ({origin})' if origin else ''}"

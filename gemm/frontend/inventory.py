@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gemm.backends import registry
-from gemm.catalog import BACKENDS, KERNELS, Kernel
+from gemm.catalog import BACKENDS, HOST_BACKENDS, KERNELS, Kernel
 from gemm.core import VERSION, disk_cache, engine, threads
 from gemm.core.errors import BackendUnavailable, link
 from gemm.core.problem import Device
@@ -331,8 +331,9 @@ def _backend_text(name: str, facts: dict[str, Any]) -> Iterator[str]:
         yield f"  - {name}: a driver does not load: {driver}"
     for device in facts["devices"]:
         origin = ", ".join(text for text in (device["platform"], device["driver"]) if text)
+        kind = "this computer's CPU" if device["kind"] == "cpu" and name not in HOST_BACKENDS else device["kind"]
         limits = device["limits"]
         threads = f", {limits['threads']} threads" if "threads" in limits else ""
-        yield f"  + {device['key']}: {device['name']}{f' ({origin})' if origin else ''}, {device['kind']}{threads}"
+        yield f"  + {device['key']}: {device['name']}{f' ({origin})' if origin else ''}, {kind}{threads}"
         if device["features"]:
             yield f"      {' '.join(device['features'])}"

@@ -201,6 +201,7 @@ def entry(kind: str = "probe") -> str:
     The fingerprint is made without loading a driver. Entries of the probe depend on all kernel sources. The entry
     "verified", for kernels with `lazy_verify`, does not: each record in it has the fingerprint of one kernel's source.
     """
+    registry.register_drivers()
     found: list[Any] = [sys.version, VERSION, [row.name for row in KERNELS]]
     if kind in ("probe", "begun"):
         found += [disk_cache.state(), engine.identity(), _without_ml_dtypes()]

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from gemm.backends.opencl import VENDORS, add_intel_runtime
 from gemm.backends.opencl.context import Handle, numbers
 from gemm.backends.opencl.launch import Launcher
 from gemm.backends.opencl.layout import layouts
@@ -56,6 +57,7 @@ def discover() -> list[Any]:
 
     Raises BackendUnavailable if there are none.
     """
+    add_intel_runtime()
     try:
         import pyopencl as cl
     except (ImportError, OSError) as error:  # OSError: a library of pyopencl does not load
@@ -75,7 +77,7 @@ def discover() -> list[Any]:
         raise BackendUnavailable("opencl", "; ".join([f"no OpenCL platform ({error})", *broken()]), _REMEDY) from None
     if not found:
         causes = [*left_out, *broken()]
-        remedy = "Install a newer PoCL, or Intel's runtime: pip install intel-opencl-rt" if left_out else _REMEDY
+        remedy = "Install a newer PoCL, or Intel's runtime: the extra opencl-intel-cpu" if left_out else _REMEDY
         raise BackendUnavailable("opencl", "; ".join(["no platform has a usable device", *causes]), remedy)
     return [device for _, device in sorted(found, key=itemgetter(0))]
 
@@ -132,7 +134,7 @@ def _vector_width(reported: int, version: str) -> int:
 
 def broken() -> list[str]:
     """Return the registered drivers that do not load, each with the cause. The OpenCL loader ignores them silently."""
-    place = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
+    place = Path(os.environ.get("OCL_ICD_VENDORS") or VENDORS)
     found = []
     for file in [place] if place.suffix == ".icd" else sorted(place.glob("*.icd")):
         try:
@@ -149,11 +151,13 @@ _AVX512 = re.compile(
 """Matches LLVM's names of CPUs with AVX-512."""
 
 
-def _rank(device: Any) -> int:
+def _rank(device: Any) -> tuple[int, bool]:
+    """Return the position of a device among all: GPUs, accelerators, CPUs; PoCL, the slower runtime for CPUs, last."""
     import pyopencl as cl
 
     kinds = (cl.device_type.GPU, cl.device_type.ACCELERATOR)
-    return next((rank for rank, kind in enumerate(kinds) if device.type & kind), len(kinds))
+    kind = next((rank for rank, kind in enumerate(kinds) if device.type & kind), len(kinds))
+    return kind, "PoCL" in device.version
 
 
 def describe(cl_device: Any, key: str, handle: Handle) -> Device:

@@ -230,6 +230,44 @@ def test_info_says_how_to_get_a_platform(tmp_path):
     assert re.search(r"to get it: .*pyopencl\[pocl\].*Termux.*pkg install ocl-icd.*LD_LIBRARY_PATH=/vendor/lib64", told)
 
 
+ADDED = """
+import os, pathlib, sys
+from gemm.backends import opencl
+sys.prefix, opencl.VENDORS = {prefix!r}, pathlib.Path({vendors!r})
+opencl.add_intel_runtime()
+folder = os.environ.get("OCL_ICD_VENDORS", "")
+files = sorted(pathlib.Path(folder).glob("*.icd")) if folder else []
+print(folder, *(f"{{file.name}}={{file.read_text().strip()}}" for file in files), sep="\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drivers are told of by files")
+def test_intels_runtime_joins_the_machines_drivers(tmp_path):
+    library = tmp_path / "lib/libintelocl.so"
+    machine = vendors(tmp_path / "vendors", tmp_path / "gpu.so")
+    code = ADDED.format(prefix=str(tmp_path), vendors=str(machine))
+
+    def added(**environment):
+        usual = {"OCL_ICD_VENDORS": "", "GEMM_CACHE_DIR": tmp_path / "cache"}
+        lines = python(code, **(usual | environment)).splitlines()
+        return lines[0], lines[1:]
+
+    assert added() == ("", [])  # there is no such library
+    library.parent.mkdir()
+    library.touch()
+    first, files = added()
+    assert files == [f"gemm-intel-cpu.icd={library}", f"gpu.icd={tmp_path / 'gpu.so'}"]
+    assert added() == (first, files)
+    assert added(OCL_ICD_VENDORS="mine")[0] == "mine"
+    assert added(GEMM_CACHE_DIR=os.devnull)[0] == ""
+    (machine / "more.icd").write_text("more.so\n")
+    second, files = added()
+    assert second != first
+    assert "more.icd=more.so" in files
+    (machine / "intel.icd").write_text("/opt/intel/libintelocl.so\n")
+    assert added() == ("", [])
+
+
 # The cache of built kernels.
 
 PRODUCT = """
