@@ -267,7 +267,7 @@ def test_out_that_overlaps_an_operand_by_some_elements(operand, shift):
 
 def test_an_addend_that_overlaps_its_out():
     """Of products that share all else, the last one's out lies one element behind its c."""
-    n = 8
+    n = 100  # more elements than a kernel adds to before it stores some
     y, c, again = numbers(n, n), numbers(n), numbers(n + 1)
     for _ in range(2):
         kept = again.copy()
