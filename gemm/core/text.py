@@ -15,6 +15,8 @@ from typing import TextIO
 
 WIDTH = 20
 """Characters of a progress bar."""
+PAUSE = 60.0
+"""Seconds between two lines about the progress of work if standard error is no terminal."""
 MARKS = "●○◆◇■□▲△▼▽"
 GAP = 5
 """Characters between two sizes of a plot."""
@@ -148,7 +150,7 @@ def table(
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A progress bar on standard error, with the remaining time. If standard error is no terminal, nothing is drawn.
+    """A progress bar on standard error, with the remaining time. If standard error is no terminal: a line each PAUSE.
 
     Args:
         total: the number of steps.
@@ -157,18 +159,22 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __init__(self, total: int, until: float = math.inf) -> None:
         self._total, self._done, self._drawn, self._start = max(total, 1), 0, 0.0, time.monotonic()
-        self._until = until
+        self._until, self._told = until, self._start
 
     def step(self, now: str, advance: int = 1) -> None:
         """Advance the bar by `advance` steps. `now` describes the step that follows."""
         self._done = min(self._done + advance, self._total)
         moment = time.monotonic()
-        if sys.stderr.isatty() and (self._done == self._total or moment - self._drawn > 0.1):
+        left = (moment - self._start) * (self._total / self._done - 1) if self._done else math.inf
+        left = min(left, self._until - moment)
+        words = f"{self._done}/{self._total}{'' if left == math.inf else f', {duration(left)} left'}: {now}"
+        if not sys.stderr.isatty():
+            if moment - self._told > PAUSE:
+                self._told = moment
+                print(words, file=sys.stderr, flush=True)
+        elif self._done == self._total or moment - self._drawn > 0.1:
             self._drawn = moment
-            left = (moment - self._start) * (self._total / self._done - 1) if self._done else math.inf
-            left = min(left, self._until - moment)
-            words = f"{'' if left == math.inf else f', {duration(left)} left'}: {now}"
-            line = f"[{'#' * (WIDTH * self._done // self._total):.<{WIDTH}}] {self._done}/{self._total}{words}"
+            line = f"[{'#' * (WIDTH * self._done // self._total):.<{WIDTH}}] {words}"
             print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:

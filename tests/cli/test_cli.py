@@ -572,7 +572,13 @@ class TestText:
         assert max(map(len, shown.replace("\x1b[K", "").split("\r"))) < 60
         assert shown.endswith("\r\x1b[K")
 
-    def test_nothing_is_drawn_into_a_file(self, capsys):
-        with text.Progress(1) as progress:
-            progress.step("x")
-        assert capsys.readouterr().err == ""
+    def test_long_work_tells_a_file_of_its_progress_each_minute(self, capsys, monkeypatch):
+        now = [100.0]
+        monkeypatch.setattr(text.time, "monotonic", lambda: now[0])
+        with text.Progress(600) as progress:
+            for step in range(300):
+                progress.step(f"product {step}")
+                now[0] += 0.5
+        assert capsys.readouterr().err.splitlines() == [
+            "122/600, about 4 minutes left: product 121", "243/600, about 3 minutes left: product 242"
+        ]  # fmt: skip
