@@ -19,6 +19,8 @@ from gemm.core import disk_cache, threads
 from gemm.core.errors import KernelFailed
 
 _KEPT = 256 << 20  # bytes of unused staging memory that a device keeps between calls
+KEEP_PROGRAMS = ("Portable Computing Language",)
+"""Platforms whose drivers keep compiled programs on disk. PoCL compiles all kernels once more to return a binary."""
 _IMAGE_PITCH_ALIGNMENT, _IMAGE_BASE_ADDRESS_ALIGNMENT = 0x104A, 0x104B
 
 
@@ -247,7 +249,8 @@ class Handle:
             with self.reported("the kernel did not build"):
                 # cache_dir=False, because pyopencl's own cache unpickles files from the user's cache folder.
                 program = cl.Program(self.context, source).build(options, cache_dir=False)
-                binaries = program.get_info(cl.program_info.BINARIES)
+                kept = device.platform.name in KEEP_PROGRAMS
+                binaries = [] if kept else program.get_info(cl.program_info.BINARIES)
         if binaries and binaries[0]:
             disk_cache.store(entry, bytes(binaries[0]))
         return program

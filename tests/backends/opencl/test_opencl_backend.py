@@ -286,6 +286,7 @@ def test_failures_carry_the_build_log_and_tell_memory_apart(monkeypatch):
 def test_cached_binaries(damage, cache_folder, monkeypatch):
     import pyopencl as cl
 
+    monkeypatch.setattr(opencl_context, "KEEP_PROGRAMS", ())
     row, device = BY_NAME["sgemm_generic_naive"], DEVICES[0]
     handle = Handle(device.handle.cl_device)
     options = "-D REAL=float"
@@ -315,6 +316,14 @@ def test_cached_binaries(damage, cache_folder, monkeypatch):
     a, out = np.full((3, 3), 2, np.float32), np.zeros((3, 3), np.float32)
     launch(row, replace(device, handle=fresh), a, a, None, out)
     assert (out == 12).all()
+
+
+@on_any_device
+def test_no_binary_of_a_program_that_the_driver_keeps(cache_folder, monkeypatch):
+    device = DEVICES[0]
+    monkeypatch.setattr(opencl_context, "KEEP_PROGRAMS", (device.handle.cl_device.platform.name,))
+    Handle(device.handle.cl_device).program(disk_cache.read(BY_NAME["sgemm_generic_naive"]), "-D REAL=float")
+    assert not list(cache_folder.iterdir())
 
 
 @each(ROWS[:1])
