@@ -211,8 +211,9 @@ API int nvrtcCompileProgram(Program *program, int count, const char *const *opti
     const std::string log = quoted(at + "/log");
     const std::string command = with + flags + "-c -I" + quoted(here) + " -I" + quoted(at) + " -include " +
                                 quoted(common) + " -o " + quoted(object) + " " + quoted(at + "/kernel.cpp") + " >" +
-                                log + " 2>&1 && " + with + "-shared -nostartfiles -Wl,-Bsymbolic -o " + quoted(image) +
-                                " " + quoted(object) + " " + quoted(here + "/libcuda.so.1") + " >>" + log + " 2>&1";
+                                log + " 2>&1 && " + with + "-shared -nostdlib -Wl,-Bsymbolic -o " + quoted(image) +
+                                " " + quoted(object) + " " + quoted(here + "/libcuda.so.1") + " -lgcc >>" + log +
+                                " 2>&1";
     const int status = system(command.c_str());
     if (status) {
         program->log = read(at + "/log");
