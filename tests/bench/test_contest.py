@@ -34,8 +34,8 @@ class Recorded:
         return self._facts
 
 
-def contestant(backend, samples, resident=()):
-    device = Device(backend, f"{backend}:0", "x")
+def contestant(backend, samples, resident=(), kind="cpu"):
+    device = Device(backend, f"{backend}:0", "x", kind=kind)
     return Contestant(device, f"sgemm_{backend}", lambda: None, np.ones(1), host=samples, resident=list(resident))
 
 
@@ -67,11 +67,12 @@ def test_a_load_average_that_lags_behind_does_not_count():
     assert contest.warnings(QUIET | {"others_cores": None, "stolen": None, "load_before": None}) == []
 
 
-def test_ratios_of_a_quiet_machine(capsys):
-    bench._compare(STEADY, Recorded())
+@pytest.mark.parametrize(("kind", "device"), [("gpu", "opencl:0"), ("cpu", "opencl:0 (this CPU)")])
+def test_ratios_of_a_quiet_machine(capsys, kind, device):
+    bench._compare([STEADY[0], contestant("opencl", [0.5, 0.51, 0.5, 0.49, 0.5], [0.25] * 5, kind)], Recorded())
     out = " ".join(capsys.readouterr().out.split())
-    assert "Host to host, sgemm_opencl on opencl:0 is 2 times as fast as the cpu backend (1.98 to 2)." in out
-    assert "Resident, sgemm_opencl on opencl:0 is 4 times as fast as the cpu backend (4 to 4)." in out
+    assert f"Host to host, sgemm_opencl on {device} is 2 times as fast as the cpu backend (1.98 to 2)." in out
+    assert f"Resident, sgemm_opencl on {device} is 4 times as fast as the cpu backend (4 to 4)." in out
     assert verdicts.RATIO in out
     assert verdicts.ADVICE not in out
 
