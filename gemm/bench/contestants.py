@@ -17,12 +17,12 @@ from gemm.bench.peers import Absent, Peer, Unable
 from gemm.bench.peers.devices import DevicePeer, load_on
 from gemm.bench.peers.host import load, set_numpy_threads
 from gemm.bench.products import FLOAT32, Arithmetic, Shape
-from gemm.catalog import HOST_BACKENDS
 from gemm.core.numpy_original import matmul
 from gemm.core.problem import Device, DeviceView
 from gemm.core.threads import granted
 from gemm.frontend import api
 from gemm.frontend.arguments import Given, Options, normalise
+from gemm.frontend.inventory import on_this_cpu
 
 PEERS = ("torch", "mkl", "blis", "blis-wheel", "clblast", "cupy", "torch-cuda")
 """The peers except NumPy, which is a backend."""
@@ -196,13 +196,8 @@ class Field:
         self.enter[name], self.about[name] = enter, about
 
 
-def on_this_cpu(device: Device) -> bool:
-    """Whether a driver runs the device's kernels on the cores of the cpu backend."""
-    return device.kind == "cpu" and device.backend not in HOST_BACKENDS
-
-
 def named(device: Device) -> str:
     """The device's name, platform and driver, and whether the device is the CPU that the cpu backend uses."""
-    same = "this computer's CPU" if on_this_cpu(device) else ""
+    same = "this computer's CPU" if on_this_cpu(device.backend, device.kind) else ""
     origin = ", ".join(part for part in (same, device.platform, device.driver) if part)
     return f"{device.name}{f' ({origin})' if origin else ''}"

@@ -43,7 +43,7 @@ from typing import Any
 
 from gemm.bench import contest, verdicts
 from gemm.bench.contest import Contestant, Pace, Watch
-from gemm.bench.contestants import Entry, enter, named, on_this_cpu
+from gemm.bench.contestants import Entry, enter, named
 from gemm.bench.peaks import Peak, links, peak
 from gemm.bench.peers import Unable
 from gemm.bench.products import Shape
@@ -340,7 +340,7 @@ def _compare(entered: list[Contestant], watch: Watch) -> None:
     found = []
     for one in entered:
         if cpu and one is not cpu:
-            same = " (this CPU)" if on_this_cpu(one.device) else ""
+            same = " (this CPU)" if inventory.on_this_cpu(one.device.backend, one.device.kind) else ""
             name = "NumPy" if one.device.backend == "numpy" else f"{one.kernel} on {one.device.key}{same}"
             found.append(f"Host to host, {verdicts.compared(verdicts.ratios(cpu.host, one.host), name, CPU)}.")
             if one.resident:

@@ -150,7 +150,7 @@ def table(
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A progress bar on standard error, with the remaining time. If standard error is no terminal: a line each PAUSE.
+    """A progress bar on standard error, with the remaining time; if standard error is no terminal, a line each PAUSE.
 
     Args:
         total: the number of steps.

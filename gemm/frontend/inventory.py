@@ -311,6 +311,11 @@ def show_config() -> None:
     show(every=False)
 
 
+def on_this_cpu(backend: str, kind: str) -> bool:
+    """Whether a driver runs the kernels of a device of this backend and kind on the cores of the cpu backend."""
+    return kind == "cpu" and backend not in HOST_BACKENDS
+
+
 def _cache_text(cache: dict[str, Any]) -> str:
     from gemm.core.text import duration
 
@@ -331,7 +336,7 @@ def _backend_text(name: str, facts: dict[str, Any]) -> Iterator[str]:
         yield f"  - {name}: a driver does not load: {driver}"
     for device in facts["devices"]:
         origin = ", ".join(text for text in (device["platform"], device["driver"]) if text)
-        kind = "this computer's CPU" if device["kind"] == "cpu" and name not in HOST_BACKENDS else device["kind"]
+        kind = "this computer's CPU" if on_this_cpu(name, device["kind"]) else device["kind"]
         limits = device["limits"]
         threads = f", {limits['threads']} threads" if "threads" in limits else ""
         yield f"  + {device['key']}: {device['name']}{f' ({origin})' if origin else ''}, {kind}{threads}"

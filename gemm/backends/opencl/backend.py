@@ -211,13 +211,16 @@ def _arithmetic(cl_device: Any) -> set[str]:
     """Return the arithmetic features of a device.
 
     "fma" means that the hardware has a fused multiply-add. Without it, the function fma() is correct, but may be slow.
+    "slow_fma" means that fma() is slow nevertheless: PoCL's may be a function for older CPUs, which takes ten times as
+    long as x * y + sum. PoCL's compiler fuses the latter.
     "denorms" means that float32 denormals are not flushed to zero.
     """
     import pyopencl as cl
 
     config = cl_device.single_fp_config
     bits = {"fma": cl.device_fp_config.FMA, "denorms": cl.device_fp_config.DENORM}
-    return {feature for feature, bit in bits.items() if config & bit}
+    slow = {"slow_fma"} if "PoCL" in cl_device.version else set[str]()
+    return slow | {feature for feature, bit in bits.items() if config & bit}
 
 
 def _image_formats(handle: Handle) -> bool:

@@ -34,9 +34,8 @@ class Launcher:
         self.ordered = problem.reproducible
         self.swaps = kernel.swaps(problem.m, problem.n, problem.layout)
         self.a, self.b = layouts(kernel.params, problem.reproducible)
-        # fma() is correct on every device, but slow on some. OpenCL requires a fast fma() only for double. PoCL's fma()
-        # may be a function for older CPUs, ten times as slow as x * y + sum, which PoCL's compiler fuses.
-        fused = "PoCL" not in device.driver and ("fma" in device.features or self.dtype == np.float64)
+        # fma() is correct on every device, but slow on some. OpenCL requires a fast fma() only for double.
+        fused = "slow_fma" not in device.features and ("fma" in device.features or self.dtype == np.float64)
         defines = {name: value for name, value in kernel.params.items() if name.isupper()}
         bits = 8 * problem.itemsizes[0]
         defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
