@@ -38,7 +38,7 @@ import recorded
 
 from gemm.backends.cuda.compiler import Compiler, compilers
 from gemm.backends.cuda.launch_plan import types
-from gemm.backends.cuda.operand_layout import PACK, PLANES, SIZES, SPLIT, vector_of
+from gemm.backends.cuda.operand_layout import COMBINE, PACK, PLANES, RESIDUES, SIZES, SPLIT, vector_of
 from gemm.catalog import KERNELS, Kernel
 from gemm.core import threads
 from gemm.core.errors import KernelFailed
@@ -66,6 +66,9 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
     pairs = [types(kernel)[:2]]
     if pairs[0][0] != pairs[0][1]:
         pairs.append(pairs[0][::-1])
+    if p.get("MODULI"):
+        yield {"A_TYPE": "int8", "B_TYPE": "int8", "OUT_TYPE": "uint8"}
+        return
     if p.get("planes") or p.get("widen"):
         pairs = [(PLANES[p.get("planes", 2)],) * 2]
     choices: dict[str, tuple[object, ...]] = {}
@@ -102,12 +105,16 @@ def resources(report: str) -> dict[str, int]:
 
 
 def forms_of(kernel: Kernel) -> list[dict[str, object]]:
-    """The forms to compile for `kernel`. PACK and SPLIT have lists of their own; others have those of `forms`."""
+    """The forms to compile for `kernel`. Those of the kernels around a product are listed here, others in `forms`."""
     if kernel.name == PACK.name:
         sizes: list[dict[str, object]] = [{"ELEMENT_BYTES": size} for size in (1, 2, 4, 8)]
         return sizes + [{"ELEMENT_BYTES": 2, "WIDEN": kind} for kind in ("e4m3", "e5m2")]
     if kernel.name == SPLIT.name:
         return [{"TYPE": PLANES[n], "PLANES": n, "TURNED": turned} for n in PLANES for turned in (0, 1)]
+    if kernel.name == RESIDUES.name:
+        return [{"TURNED": x, "RIGHT": y, "LINES": 16 if x else 2} for x in (0, 1) for y in (0, 1)]
+    if kernel.name == COMBINE.name:
+        return [{"EPILOGUE": fused} for fused in (0, 1)]
     return list(forms(kernel))
 
 
@@ -173,7 +180,11 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     version = "{}.{}".format(*compiler.version)
-    rows = [row for row in (PACK, SPLIT, *KERNELS) if row.backend == "cuda" and options.kernels in row.name]
+    rows = [
+        row
+        for row in (PACK, SPLIT, RESIDUES, COMBINE, *KERNELS)
+        if row.backend == "cuda" and options.kernels in row.name
+    ]
     only = options.only.split(",") if options.only else None
     archs = {row: [x for x in architectures(row, compiler) if only is None or x in only] for row in rows}
     wanted = [job for row in rows for job in jobs(row, archs[row], every=options.every_form)]

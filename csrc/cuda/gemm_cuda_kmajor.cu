@@ -15,6 +15,9 @@
 // columns at a time. While a warpgroup adds, the products of another warpgroup keep the tensor cores busy. docs/cuda.md
 // lists the error bounds.
 //
+// With MODULI, the products are those of residues (residues.cuh): product z of the batch is modulo modulus(z), and out
+// gets the sums' residues as bytes. A sum of residues is exact for k below 2^17.
+//
 // hopper.cuh describes the grid.
 
 // A_TYPE and B_TYPE are both float (for TF32). Or each is int8 or uint8, but not both are uint8. Or each is e4m3 or
@@ -26,7 +29,7 @@
 #define B_TYPE float
 #endif
 #ifndef OUT_TYPE
-#define OUT_TYPE float // int32 for integers; float or bfloat16 for fp8
+#define OUT_TYPE float // int32 for integers (uint8 with MODULI); float or bfloat16 for fp8
 #endif
 #ifndef A_TURNED
 #define A_TURNED 0 // 1: a is contiguous along m. 1-byte types allow 1 only if BM is a multiple of 128
@@ -52,6 +55,9 @@
 #ifndef PIECE
 #define PIECE 256 // columns of b that a warpgroup multiplies at a time; must be BN if PROMOTE is 0
 #endif
+#ifndef MODULI
+#define MODULI 0 // more than 0: the number of moduli of residues.cuh
+#endif
 #ifndef OUT_BOXES
 #define OUT_BOXES 2 // boxes of out that a warp may store by TMA at the same time; 0: the lanes store out without TMA
 #endif
@@ -64,10 +70,12 @@
 
 #include "hopper.cuh"
 #include "deliver.cuh"
+#include "residues.cuh"
 
 #define CONSUMERS (BM / 64)
 static_assert(THREADS == CONSUMERS * 128 + 128, "a warpgroup for each 64 rows, and the loading one");
 static_assert(BK * sizeof(A_TYPE) == 128 && sizeof(A_TYPE) == sizeof(B_TYPE), "a stage is 128 bytes of k");
+static_assert(MODULI == 0 || MODULI == COUNT_OF_MODULI, "the moduli of residues.cuh");
 static_assert(BN % PIECE == 0 && (PROMOTE || PIECE == BN), "whole pieces");
 
 typedef Operand<A_TYPE, BM, BK, !A_TURNED> A;
@@ -246,6 +254,40 @@ template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows
     }
 }
 
+// Stores the residues of a tile's sums, modulo modulus(z). Those of a lane that belong to 64 columns of b's tile are 16
+// bytes of a row. They come from columns that are not adjacent; `place` puts the right lines of b there.
+//
+// 2^38 / modulus, rounded, gives the quotient of a sum with an error below 1 / modulus. Only if the sum is a multiple of
+// the modulus, the quotient may be too small by 1. The residue is then the modulus itself, which is right, too.
+template <class T, int COUNT> INLINE void store_residues(const Gemm &g, const T (&sums)[COUNT], Tile tile, int z) {
+    int q = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT_OF_MODULI; ++i) q = i == z ? (int)modulus(i) : q;
+    const int reciprocal = (int)(((1ll << 38) + q / 2) / q), lane = threadIdx.x % 32;
+    uint8 *const out = (uint8 *)g.out + z * g.out_batch + tile.left + lane % 4 * 16;
+#pragma unroll
+    for (int first = 0; first < COUNT; first += 32) { // 64 columns, 32 sums of this lane
+        if (tile.left + 2 * first >= g.n) return;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            Vector<unsigned, 4> words;
+#pragma unroll
+            for (int word = 0; word < 4; ++word) {
+                unsigned rest[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int sum = (int)sums[first + 8 * word + i / 2 * 4 + 2 * half + i % 2];
+                    rest[i] = sum - (__mulhi(sum, reciprocal) >> 6) * q;
+                }
+                const unsigned two = __byte_perm(rest[0], rest[1], 0x0040);
+                words.at[word] = __byte_perm(two, __byte_perm(rest[2], rest[3], 0x0040), 0x5410);
+            }
+            const long long row = tile.top + threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
+            if (row < g.m) *(Vector<unsigned, 4> *)(out + row * g.out_row + 2 * first) = words;
+        }
+    }
+}
+
 INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
     // The first row of this warpgroup. The shuffle tells the compiler that all lanes of a warp have the same value.
     const int rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * 64;
@@ -256,8 +298,11 @@ INLINE void consume(const Gemm &g, Stages ring, const TensorMap *out_map) {
             sum_up_promoted(ring, steps, rows, walk.first(), sums);
         else
             sum_up(ring, steps, rows, walk.first(), sums);
-        deliver<BN, CONSUMERS, MULTICAST, A_TURNED && sizeof(A_TYPE) == 1>(
-            g, sums, ring.behind(STAGING_AT), ring.memory, ring.joined(), walk.tile(), walk.z, out_map);
+        if constexpr (MODULI > 0)
+            store_residues(g, sums, walk.tile(), (int)walk.z);
+        else
+            deliver<BN, CONSUMERS, MULTICAST, A_TURNED && sizeof(A_TYPE) == 1>(
+                g, sums, ring.behind(STAGING_AT), ring.memory, ring.joined(), walk.tile(), walk.z, out_map);
     }
 }
 

@@ -50,6 +50,9 @@ Lowercase parameters are for the host only; their default is 0:
                 plane is a matrix of narrower numbers; the sum of an operand's planes, scaled by an exponent for each
                 row of a and each column of b, approximates the operand. A_TYPE and B_TYPE are the types of the planes.
                 g.memory and g.arrivals point to the exponents (int) of a's rows and b's columns
+    MODULI      more than 0: a float64 product by residues (csrc/cuda/residues.cuh). gemm_cuda_residues replaces each
+                operand by MODULI planes of int8, the kernel multiplies each pair of planes, and gemm_cuda_combine
+                computes out from the results. A_TYPE and B_TYPE are int8, OUT_TYPE is uint8
     widen       1: gemm_cuda_pack first converts fp8 operands to float16; A_TYPE and B_TYPE are then float16
 
 `swap` says for which products the host computes out^T = b^T a^T: the kernel's m is then the caller's n. A row without
@@ -324,6 +327,24 @@ KMAJOR: tuple[Kernel, ...] = _rows(
 """Kernels for TF32, int8 and fp8 on tensor cores, whose instructions need both operands contiguous along k."""
 
 
+def _residues(bn: int, stages: int, rate: float, startup: float) -> Kernel:
+    """A row of gemm_cuda_kmajor for float64 by residues. `rate`: GFLOP/s of the int8 products."""
+    return _cuda(
+        "d", f"kmajor_residues_128x{bn}", "kmajor", "int8 residues modulo 14 numbers, combined exactly", needs=SM_90A,
+        precision="high", gflops=rate / 14, startup=startup, MODULI=14,
+        BM=128, BN=bn, BK=128, STAGES=stages, MULTICAST=2, THREADS=384, RESIDENT=1, PROMOTE=0, PIECE=bn, OUT_BOXES=0,
+        a_lies=1, b_lies=1, maps=3, a_box_k=128, a_box_m=128, b_box_k=128, b_box_n=bn // 2,
+        a_swizzle=128, b_swizzle=128, blocks=1, parts=1,
+        derived=_ring("(BM + BN) * 128", 0), suits="batch <= 16",
+        # Below this k, the sums of residues are exact. The planes take 14 bytes for each element: at most 30 GB.
+        legal=("k < 131072", "m * k + k * n + m * n < 2147483648"),
+    )  # fmt: skip
+
+
+RESIDUES: tuple[Kernel, ...] = (_residues(256, 4, 1570000, 6.0), _residues(192, 5, 1430000, 7.0))
+"""Kernels for float64 on the tensor cores for int8, by the Chinese remainder theorem."""
+
+
 def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
     """A row of gemm_cuda_dmma: a block has four warps, each with tm x 32 outputs."""
     return _cuda(
@@ -415,4 +436,16 @@ TILE: tuple[Kernel, ...] = tuple(
 type.
 """
 
-CUDA: tuple[Kernel, ...] = (*FFMA_TMA, *FFMA, *WGMMA, *EMULATED, *KMAJOR, *DMMA, *GEMV, *SMALL, *OUTER, *TILE)
+CUDA: tuple[Kernel, ...] = (
+    *FFMA_TMA,
+    *FFMA,
+    *WGMMA,
+    *EMULATED,
+    *KMAJOR,
+    *RESIDUES,
+    *DMMA,
+    *GEMV,
+    *SMALL,
+    *OUTER,
+    *TILE,
+)

@@ -49,10 +49,10 @@ def resident(kernel: Kernel) -> int:
 
 
 def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
-    """Number of groups for `batch` results of m by n if k is not split."""
+    """Number of groups for `batch` results of m by n if k is not split. Each modulus counts as a result."""
     p = kernel.params
     tiles = -(-m // (p["BM"] * p.get("MULTICAST", 1))) * -(-n // p["BN"])
-    return tiles * -(-batch // p.get("STACK", 1))
+    return tiles * -(-batch // p.get("STACK", 1)) * (p.get("MODULI") or 1)
 
 
 @lru_cache(4096)
@@ -169,7 +169,7 @@ class _Grid(NamedTuple):
 def _grid(kernel: Kernel, units: int) -> _Grid:
     p, most = kernel.params, resident(kernel)
     step, members = p.get("BK", 1), p.get("MULTICAST", 1)
-    column = 2.0 * p["BM"] * p["BN"] * step * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS)
+    column = 2.0 * p["BM"] * p["BN"] * step * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS) / (p.get("MODULI") or 1)
     rooms = tuple(room(units, most, members * cut) for cut in range(1, CLUSTER // members + 1))
     cuts = min(p.get("parts", 0) or 1, len(rooms))
     return _Grid(most, step, column, column * members / units, 1e-6 * kernel.startup, joined(kernel), rooms, cuts,

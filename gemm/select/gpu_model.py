@@ -48,6 +48,8 @@ Measured on an H200, 2026-11-22.
 """
 FEW = 8
 """Kernels whose tiles have at most FEW rows or columns read an operand once from end to end."""
+_STEPS, _DOUBLE = 4, 8
+"""Launches of a product by residues; bytes of an element of its result."""
 _SLOW_DOUBLES = 2  # rate of float32 ÷ rate of float64 on an H200
 TRANSPOSED = {"N": "T", "T": "N", "S": "S"}
 """{layout of an operand: its layout in the transposed product}, in the letters of Problem.layout."""
@@ -147,6 +149,9 @@ def _brought(
             packing += max(elements * moved / (rate * STREAMED), elements * ALONE / units * singly)
         elif not vector or aligned % vector:
             alone += -(-other // block) * elements * max(1.0, size / 4)
+    if moduli := p.get("MODULI"):  # the residues of the product are written, and combined by a kernel of its own
+        launch += LAUNCH + (batch - 1) * _STEPS * APART
+        packing += (moduli + _DOUBLE) * m * n * batch / (rate * STREAMED)
     return launch, packing, alone
 
 
@@ -202,6 +207,8 @@ def _ways(kernel: Kernel, a: str, b: str, size_a: int, size_b: int) -> tuple[_Wa
         if p.get("gathers") and contiguous == _ALONG_K:
             vector = 1 if which == "a" else 0
         before = size + 2 * p["planes"] if p.get("planes") else size + 2 if p.get("widen") else 0
+        if p.get("MODULI"):  # the operand is read twice
+            before = 2 * size + p["MODULI"]
         transposed = not p.get(f"{which}_lies", 3) & contiguous
         moved = before or (2 * size if transposed else 0)
         unaligned = before or (2 * size if p.get("maps", 0) & mapped else moved)

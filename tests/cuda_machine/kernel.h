@@ -167,6 +167,12 @@ static inline int __ffs(int x) {
 static inline unsigned __umulhi(unsigned x, unsigned y) {
     return (unsigned)((unsigned long long)x * y >> 32);
 }
+static inline int __mulhi(int x, int y) {
+    return (int)((long long)x * y >> 32);
+}
+static inline long long __double2ll_rn(double x) {
+    return llrint(x);
+}
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     const unsigned long long bytes = (unsigned long long)y << 32 | x;
     unsigned result = 0;

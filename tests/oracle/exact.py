@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from oracle.fma import two_product, two_sum
+from oracle.residues import norms
 
 EMULATED = 48  # units of roundoff that float32's products of narrower numbers may lose besides k; see oracle.planes
 _REFERENCE_SLACK = 1 + 2.0**-10  # the reference's own error and second-order terms of the bound
@@ -118,7 +119,8 @@ def exact(
     non-finite pattern of IEEE arithmetic, whatever the order of summation. With precision="medium" the sums of
     float16 are float16's themselves: u is 2⁻¹¹, and nothing is owed where |A|·|B| reaches the largest number.
     What float32 owes with less than the highest precision, and products of fp8 (by the names of `inputs`), is
-    `_loose`'s; of float32 below its smallest normal number nothing is owed then.
+    `_loose`'s; of float32 below its smallest normal number nothing is owed then. What float64 owes with
+    precision="high" is in oracle.residues.
     """
     dtype, k = a.dtype, a.shape[-1]
     info, complex_, narrow = finfo(dtype), dtype.kind == "c", is_narrow(dtype)
@@ -154,6 +156,9 @@ def exact(
         if precision == "high" and dtype == np.float32:  # what is far below the largest of its row or column
             largest = [abs(x).max(axis, initial=0.0, keepdims=True) for x, axis in ((a, -1), (b, -2))]
             underflow = underflow + abs(scale) * k * 2.0**-38 * (largest[0] * largest[1])
+        if precision == "high" and dtype == np.float64 and k:
+            lost = norms(a, b)
+            unit, underflow = 3 * 2.0**-53, underflow + abs(scale) * 2.0**-53 * np.where(np.isfinite(lost), lost, 0.0)
         bounds = []
         for high, _, magnitude in totals:
             bound = unit * magnitude * _REFERENCE_SLACK + underflow

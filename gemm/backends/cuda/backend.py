@@ -191,8 +191,8 @@ def layout_of(work: Work, *, ordered: bool = False, activation: int = 0) -> Layo
 def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     """Prepack the (k, n) matrix `b` on the device for the kernel `row`, and return a view of the prepacked matrix.
 
-    If the kernel can read `b` in place, the result is a view of `b` itself. Raises KernelFailed, or TypeError if the
-    kernel has the parameter `widen`.
+    If the kernel can read `b` in place, or needs `b` itself, the result is a view of `b` itself. Raises KernelFailed,
+    or TypeError if the kernel has the parameter `widen`.
     """
     k, n = b.shape
     size = b.dtype.itemsize
@@ -202,7 +202,8 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     planes = row.params.get("planes", 0)
     if row.params.get("widen"):
         raise TypeError(f"{row.name} does not accept a prepared b")
-    if not planes and operand_layout.in_place(row, x) is not None:
+    # Products by residues also read b itself, so they replace it by residues each time.
+    if row.params.get("MODULI") or (not planes and operand_layout.in_place(row, x) is not None):
         return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
     y, step, nbytes = operand_layout.prepared(row, x, operand_layout.BIAS, 0)
     memory = arrays.DeviceArray((nbytes,), "uint8", device)

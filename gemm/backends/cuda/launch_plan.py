@@ -10,7 +10,7 @@ import math
 import struct
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gemm.backends.cuda import operand_layout
 from gemm.backends.cuda.operand_layout import BIAS, OUT, SIZES, WORKSPACE, A, B, C, Operand, Step, View
@@ -181,6 +181,8 @@ class _Maker:
             # The alignment must hold for every matrix of the batch, so it must also divide all batch strides.
             aligned = [math.gcd(16, a, *own) for a, own in zip(aligned, steps, strict=True)]
         most = inner[0] if row.params.get("blocks") else GRID * row.params.get("STACK", 1)
+        by_residues = bool(row.params.get("MODULI"))
+        most = 1 if by_residues else most
         for index in product(*(range(count) for count, _ in axes)):
             start = [sum(i * axis[1][x] for i, axis in zip(index, axes, strict=True)) for x in range(4)]
             for first in range(0, inner[0], most):
@@ -189,7 +191,7 @@ class _Maker:
                           strides[x][-1] // sizes[x], inner[1][x] // units[x], aligned[x])
                     for x in range(4)
                 ]  # fmt: skip
-                self.product(views, min(most, inner[0] - first))
+                self.by_residues(views) if by_residues else self.product(views, min(most, inner[0] - first))
         return Recipe(tuple(self.steps), self.workspace, self.zeroed, "".join(sorted(self.copied)))
 
     def product(self, views: list[View], batch: int) -> None:
@@ -219,18 +221,54 @@ class _Maker:
             raise _Unfit
         maps = tuple(operand_layout.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
         out_map = None if layout.reads_c else operand_layout.out_map(out, m, n, batch)
-        bias = (layout.bias or (0, 0))[:: -1 if self.swap else 1]
-        parameters = _GEMM.pack(
-            0, 0, 0, 0, 0, m, n, layout.k, batch, x.across, x.along, x.step, y.along, y.across, y.step,
-            c.row, c.col, c.step, out.row, out.col, out.step, *bias, 0, 0,
-            count, layout.activation, self.raster(), int(out_map is not None), b"", b"",
-        )  # fmt: skip
+        parameters = self.parameters((m, n, layout.k, batch), (x, y, c, out), count, int(out_map is not None))
         if p.get("OUT_BOXES"):
             maps += (out_map or maps[0],)
         self.workspace = max(self.workspace, self.used)
         self.steps.append(
             Step(row, self.form(x, y, out.type), grid, cluster, parameters, tuple(pointers), maps, scaled=True)
         )
+
+    def by_residues(self, views: list[View]) -> None:
+        """Add the steps of one product by residues: two of gemm_cuda_residues, the kernel, gemm_cuda_combine."""
+        row, p, (a, b, c, out), m, n, k = self.row, self.row.params, views, self.m, self.n, self.layout.k
+        left = Operand("a", *a[:3], m, k, 1, a.col, a.row, 0, a.aligned)
+        right = Operand("b", *b[:3], n, k, 1, b.row, b.col, 0, b.aligned)
+        self.used = -(-4 * (m + n) // 256) * 256  # the exponents of a's rows, then of b's columns
+        x, y = self.planes(left, 0), self.planes(right, 4 * m)
+        rest = View(WORKSPACE, self.used, "uint8", y.extent, 1, m * y.extent, 256)
+        self.workspace = max(self.workspace, self.used + p["MODULI"] * m * y.extent)
+        room = launch_arithmetic.room(self.chip.units, p["blocks"], p["MULTICAST"])
+        blocks = min(launch_arithmetic.groups(row, m, y.extent, 1), room) * p["MULTICAST"]
+        form = ("A_TYPE", x.type), ("B_TYPE", y.type), ("OUT_TYPE", rest.type)
+        parameters = self.parameters((m, y.extent, k, p["MODULI"]), (x, y, rest, rest))
+        pointers = (0, x.slot, x.at), (8, y.slot, y.at), (24, rest.slot, rest.at)
+        maps = operand_layout.tensor_map(row, x), operand_layout.tensor_map(row, y)
+        self.steps.append(Step(row, form, (blocks, 1), p["MULTICAST"], parameters, pointers, maps))
+        found = [*self.pointers(left, right, c, out), (_MEMORY_AT, rest.slot, rest.at), (_ARRIVALS_AT, WORKSPACE, 0)]
+        last = self.parameters((m, n, k, 1), (left, right, c, out))
+        blocks = -(-m * y.extent // (4 * operand_layout.COMBINE.params["THREADS"]))
+        self.steps.append(Step(operand_layout.COMBINE, self.fused(), (blocks, 1), 1, last, tuple(found), scaled=True))
+
+    def planes(self, x: Operand, exponents: int) -> Operand:
+        """Add the step that replaces `x` by planes of residues in the workspace, and return the stack of planes.
+
+        exponents: where in the workspace the exponents of the lines of `x` are stored.
+        """
+        y, step, nbytes = operand_layout.residues(x, self.row.params["MODULI"], self.used, exponents)
+        self.steps.append(step)
+        self.copied.add("ab"[x.slot])
+        self.used += -(-nbytes // 256) * 256
+        return y
+
+    def parameters(self, sizes: Ints, operands: tuple[Any, ...], parts: int = 1, mapped: int = 0) -> bytes:
+        """Return struct Gemm without addresses and scalars. `sizes`: m, n, k, batch. `operands`: a, b, c, out."""
+        x, y, c, out = operands
+        bias = (self.layout.bias or (0, 0))[:: -1 if self.swap else 1]
+        return _GEMM.pack(
+            0, 0, 0, 0, 0, *sizes, x.across, x.along, x.step, y.along, y.across, y.step, c.row, c.col, c.step,
+            out.row, out.col, out.step, *bias, 0, 0, parts, self.layout.activation, self.raster(), mapped, b"", b"",
+        )  # fmt: skip
 
     def pointers(self, x: Operand, y: Operand, c: View, out: View) -> list[tuple[int, int, int]]:
         """Return the pointers to operands that a launch needs, in the format of Step.pointers."""
@@ -288,9 +326,11 @@ class _Maker:
             found["ORDERED"] = int(layout.ordered)
         if p.get("pointers"):
             found["POINTERS"] = int(layout.apart)
-        if layout.bias is not None or layout.activation:
-            found["EPILOGUE"] = 1
-        return tuple(found.items())
+        return (*found.items(), *self.fused())
+
+    def fused(self) -> tuple[tuple[str, object], ...]:
+        """Return the part of a form that says whether there is a bias or an activation."""
+        return (("EPILOGUE", 1),) if self.layout.bias is not None or self.layout.activation else ()
 
     def raster(self) -> int:
         """Return how many columns of tiles form a band; 0 means no bands.

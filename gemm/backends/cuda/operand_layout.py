@@ -20,6 +20,14 @@ SPLIT = Kernel("gemm_cuda_split", "cuda", "cuda", "float32", "csrc/cuda/gemm_cud
                params={"THREADS": 512, "COLUMNS": 16})  # fmt: skip
 """Kernels that pack operands (PACK), or split them into planes (SPLIT), for the kernel that computes the product."""
 
+RESIDUES, COMBINE = (
+    Kernel(f"gemm_cuda_{name}", "cuda", "cuda", "float64", f"csrc/cuda/gemm_cuda_{name}.cu", needs=("sm_90a",),
+           params={"THREADS": 256}) for name in ("residues", "combine")
+)  # fmt: skip
+"""The kernels before and after a product by residues (csrc/cuda/residues.cuh)."""
+COLUMNS = 64
+"""The planes of b, and of a product's residues, are padded to a multiple of COLUMNS columns of out."""
+
 SIZES = {
     "float": 4, "double": 8, "float16": 2, "bfloat16": 2, "e4m3": 1, "e5m2": 1, "complex64": 8, "complex128": 16,
     "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -31,6 +39,7 @@ PLANES = {2: "float16", 3: "bfloat16"}
 
 _PACK = struct.Struct("2Q3q3q2q")
 _SPLIT = struct.Struct("2Q3q3q2qQq")
+_RESIDUES = struct.Struct("3Q2q2q2q")
 _WIDE = 16
 """Bytes of the widest memory access. TMA requires the same alignment."""
 _MAP_KINDS = {1: 0, 2: 1, 4: 2, 8: 4}
@@ -245,6 +254,26 @@ def _split(x: Operand, y: Operand) -> Step:
     form = ("TYPE", y.type), ("PLANES", y.planes), ("TURNED", int(y.transposed))
     grid = -(-cols // SPLIT.params["COLUMNS"]) if y.transposed else rows, min(x.matrices, 65535)
     return Step(SPLIT, form, grid, 1, packed, pointers)
+
+
+def residues(x: Operand, moduli: int, at: int, exponents: int) -> tuple[Operand, Step, int]:
+    """Return (y, the Step that makes y from `x`, the bytes of y).
+
+    y is the stack of the planes of residues of the float64 operand `x`: one matrix for each of `moduli`, in the
+    workspace from byte `at` on. The exponents of x's lines are stored from byte `exponents` on.
+    """
+    transposed, right = abs(x.across) < abs(x.along), x.which == "b"
+    extent = -(-x.extent // COLUMNS) * COLUMNS if right else x.extent
+    pitch = -(-x.k // _WIDE) * _WIDE
+    y = x.contiguous(pitch, False)._replace(
+        slot=WORKSPACE, at=at, type="int8", extent=extent, batch=moduli, step=extent * pitch, aligned=_WIDE,
+        vectors=True,
+    )  # fmt: skip
+    packed = _RESIDUES.pack(0, 0, 0, x.extent, x.k, x.across, x.along, pitch, y.step)
+    lines = 16 if transposed else 2
+    form = ("TURNED", int(transposed)), ("RIGHT", int(right)), ("LINES", lines)
+    pointers = (0, x.slot, x.at), (8, WORKSPACE, at), (16, WORKSPACE, exponents)
+    return y, Step(RESIDUES, form, (-(-x.extent // lines), 1), 1, packed, pointers), moduli * y.step
 
 
 def tensor_map(row: Kernel, x: Operand) -> Map:

@@ -148,7 +148,7 @@ def _candidates(kernel: Kernel, device: Device) -> Iterator[Problem]:
         shapes = [shape for batch in (1, 2, 3, 5) for shape in [_shape(kernel, count, batch)] if shape]
         for steps in STEPS:
             for batch, m, n in shapes:
-                if batch == 1 or p.get("blocks") or p.get("STACK"):
+                if batch == 1 or (p.get("blocks") and not p.get("MODULI")) or p.get("STACK"):
                     k = (steps - 1) * depth + max(1, depth // 2)
                     yield Problem(kernel.dtype, m, n, k, batch, _layout(kernel), precision=kernel.precision,
                                   inputs=kernel.inputs)  # fmt: skip

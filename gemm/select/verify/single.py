@@ -246,7 +246,7 @@ def shares(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, 
         exact, size = exact + wide(case.beta) * c, size + np.abs(wide(case.beta) * c)
     # Where longdouble is no wider than double (macOS on Arm, MSVC), the reference can have an error as large as the
     # permitted error of the result. On these systems the bound is doubled.
-    bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * unit(how, a.dtype, case.k) * size
+    bound = (1 if np.finfo(wide).eps < np.finfo(a.dtype).eps else 2) * _allowed(how, a, b, case, size)
     if narrow:
         rounded = 2.0**-11 if dtype.name == "float16" else 2.0**-8
         bound = bound + rounded * (np.abs(exact) + bound) + 2.0**-25  # half of float16's smallest positive number
@@ -254,6 +254,19 @@ def shares(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, 
         error = np.abs(out - exact)
         found = np.where(error == 0, 0.0, error / bound)
     return np.where(np.isnan(found), np.inf, found)
+
+
+def _allowed(how: Any, a: np.ndarray, b: np.ndarray, case: Case, size: np.ndarray) -> Any:
+    """Return the error bound of the sums. `size` is |alpha|·|a|·|b| + |beta·c|.
+
+    Float64 products by residues lose up to √k·u·‖a‖·‖b‖ besides, where ‖a‖ and ‖b‖ are the 2-norms of a row of a and of
+    a column of b.
+    """
+    bound = unit(how, a.dtype, case.k) * size
+    if how.precision != "high" or how.dtype != "float64":
+        return bound
+    rows, columns = (np.sqrt((x.astype(np.longdouble) ** 2).sum(axis)) for x, axis in ((a, -1), (b, -2)))
+    return bound + abs(case.alpha) * math.sqrt(case.k) * 2.0**-53 * rows[..., None] * columns[..., None, :]
 
 
 def _letters(*arrays: np.ndarray) -> str:
