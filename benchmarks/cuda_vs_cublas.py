@@ -135,9 +135,9 @@ def _contest(
     y.copy_from_host(b)
     shape = (batch, m, n) if batch else (m, n)
     contestants: dict[str, Contestant] = {"gemm": ours(clock, device.key)}
-    for row in gemm.kernels() if options.all_kernels or family.name == "float32, high" else ():
+    for row in gemm.kernels() if options.all_kernels or family.precision == "high" else ():
         fits = row.row.multiplies(family.out, () if family.dtype == family.out else (family.dtype,) * 2)
-        named = options.all_kernels or "emulated" in row.name
+        named = options.all_kernels or row.row.precision == "high"
         if row.backend == "cuda" and fits and row.available and named:
             contestants[row.name] = ours(clock, device.key, row.name)
     contestants |= present

@@ -35,6 +35,7 @@ FAMILIES = (
     Family("bfloat16", "bfloat16", "bfloat16"),
     Family("float16", "float16", "float16"),
     Family("float64", "float64", "float64"),
+    Family("float64, high", "float64", "float64", "high"),
     Family("int8", "int8", "int32", turned=True),
     Family("fp8", "float8_e4m3fn", "bfloat16", "medium", turned=True),
 )
@@ -77,6 +78,8 @@ def goal(family: Family, product: Product, kernel: str = "") -> float | None:
         return 1.0
     if family.name == "float32, high":
         return (3.5 if "fp16x3" in kernel else 2.0) if square and m in (4096, 8192) else None
+    if family.name == "float64, high":
+        return 1.5 if square and m == 8192 else 1.0 if square and m >= 2048 else None
     if family.name in ("float32, medium", "float64"):
         return 0.95 if square and m >= 2048 else None
     if family.name in ("bfloat16", "float16"):
