@@ -5,7 +5,7 @@
 //     to[z, line, p] = a remainder of x by q = modulus(z), from -128 to 127
 //
 // e is the least exponent for which the 2-norm of the line (a row of a, or a column of b) is below sqrt(P / 2), with
-// some room for roundings. The norm is then more than half of that, and rounding changes an element by at most 2^-53.58
+// some room for roundings. The norm is then more than half of that, and rounding changes an element by at most 2^-54.58
 // times the norm of its line. If RIGHT, the remainders are those of x times (P / q)^-1, and the lines of `to` have the
 // order of `place`.
 //

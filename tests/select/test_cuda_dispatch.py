@@ -82,6 +82,28 @@ def test_large_tiles_are_for_large_products():
 
 
 @pytest.mark.parametrize(
+    ("shape", "family"),
+    [
+        ((512,) * 3, "dmma"), ((1024,) * 3, "dmma"), ((2048,) * 3, "kmajor_residues"), ((8192,) * 3, "kmajor_residues"),
+        ((64, 4096, 4096), "dmma"), ((1, 8192, 8192), "gemv"), ((8192, 8192, 64), "dmma"),
+        ((1024, 1024, 131072), "dmma"), ((32768, 32768, 32768), "dmma"),
+    ],
+)  # fmt: skip
+def test_large_doubles_of_less_precision_go_by_residues(shape, family):
+    assert is_of(family, best(*shape, **FP64, precision="high"))
+    assert not is_of("kmajor_residues", best(*shape, **FP64))
+
+
+def test_the_steps_of_residues_are_counted():
+    """The planes are written and read, and the model says so: the gain is less than that of the arithmetic alone."""
+    high, native = (
+        next(c.seconds for c in weighed(H200, 8192, 8192, 8192, **FP64, precision="high") if name in c.kernel.name)
+        for name in ("residues_128x256", "dmma_128x64")
+    )
+    assert 1.5 < native / high < 1.7
+
+
+@pytest.mark.parametrize(
     "shape", [(64, 4096, 4096), (4096, 64, 4096), (16, 8192, 8192), (256, 256, 16384), (128, 576, 7168)]
 )
 @pytest.mark.parametrize(("options", "family"), [(FP32, "ffma"), (BF16, "wgmma")], ids=["fp32", "bf16"])
