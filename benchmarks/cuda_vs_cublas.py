@@ -25,7 +25,7 @@ The JSON document ("gemm-cuda-cublas/1", seconds):
     calls       {call: seconds}, for 64 × 64 matrices
     transfers   [{dtype, m, n, k, seconds, copies, compute, ratio, upload_gbs, download_gbs}]
 
-benchmarks/cuda_accuracy.py measures the errors of the float32 arithmetics.
+benchmarks/cuda_accuracy.py measures the errors of the arithmetics of float32 and float64.
 """
 
 from __future__ import annotations
