@@ -55,10 +55,10 @@ INLINE bool is_finite(double x) {
     return (__double_as_longlong(x) >> 52 & 0x7FF) != 0x7FF;
 }
 
-// Returns the exponent of x > 0: 2^exponent <= x < 2^(exponent + 1).
+// Returns the exponent of x > 0: 2^exponent <= x < 2^(exponent + 1). That of subnormal numbers is -1023, which is large
+// enough: times 2^1023, their squares are normal numbers.
 INLINE int exponent(double x) {
-    const int above = x < 0x1p-1022 ? 54 : 0; // scales subnormal numbers, which have no exponent of their own
-    return (int)(__double_as_longlong(x * power(above)) >> 52) - 1023 - above;
+    return (int)(__double_as_longlong(x) >> 52) - 1023;
 }
 
 // Returns x * 2^n for |n| < 2044. Two factors, because double cannot represent 2^n for every such n.
