@@ -3,7 +3,8 @@
 --require=NAME[,NAME…] turns skips into failures: a kernel or target must run; a backend must be there, and each of
 its kernels must run unless the hardware lacks a feature that it needs. --thin suits emulators, --full releases, and
 --smoke a first look: see `pytest_collection_modifyitems`.
---cuda-machine=9.0 gives the tests an emulated CUDA GPU; see tests/cuda_machine/README.md.
+--cuda-machine=9.0 gives the tests an emulated CUDA GPU; see tests/cuda_machine/README.md. --emulate-dpas gives OpenCL
+devices the matrix units of Intel's GPUs; see tests/dpas.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # some tests are of what is measured there
 
 import cuda_machine
+import dpas
 from conformance import ALL_CHECKS, CHAIN_CHECKS
 from conformance.apart import apart
 from conformance.narrowed import narrowed, unsigned
@@ -75,6 +77,9 @@ def pytest_addoption(parser):
         "--cuda-machine", metavar="CAPABILITY", help="an emulated CUDA GPU, such as 9.0, instead of any real one"
     )
     group.addoption(
+        "--emulate-dpas", action="store_true", help="OpenCL devices with Intel's sub-groups have its matrix units, too"
+    )
+    group.addoption(
         "--every-row", action="store_true", help="OpenCL kernels that share a source, too, and each source in every way"
     )
     group.addoption(
@@ -96,6 +101,8 @@ def pytest_configure(config):
     emulated = config.getoption("--cuda-machine")
     if emulated:
         os.environ.update(cuda_machine.environment(emulated))
+    if config.getoption("--emulate-dpas"):
+        dpas.emulate()
     strange = set(filter(None, config.getoption("--siblings").split(","))) - ALL_CHECKS.keys()
     if strange:
         raise pytest.UsageError(f"--siblings: unknown {', '.join(sorted(strange))}")

@@ -20,6 +20,11 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 """The feature that identifies the GPUs for which the Intel rows are written."""
 
 
+_XMX = 10_000
+"""GFLOP/s of float16 on a GPU with matrix units. The rate is not measured: it is 0.3 of the peak that Intel reports for
+its smallest GPUs with these units (8 Xe-cores of Arc or of Lunar Lake: 33 TFLOP/s)."""
+
+
 def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
     """The catalog's row <op>gemm_<form>, whose source is kernels/opencl/<source>.cl.
 
@@ -30,7 +35,7 @@ def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] 
     return typed_row(f"{op}gemm_{form}", "opencl", f"kernels/opencl/{source}.cl", about,
                      needs=needs + ("fp64",) * (op == "d") + ("fp16",) * half,
                      ordered_needs=("denorms",) * (op in ("s", "h") and not half),
-                     precision="medium" if half else "highest", **rest)  # fmt: skip
+                     precision=rest.pop("precision", "medium" if half else "highest"), **rest)  # fmt: skip
 
 
 def _adreno(op: str, form: str, tile: tuple[int, int, int], about: str) -> Kernel:
@@ -86,6 +91,28 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
                    space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
                    TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
                    a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
+
+
+def _intel_dpas(op: str, tile: tuple[int, int], sg: int, *, grf: int, steps: int, side: int) -> Kernel:
+    """A row for the matrix units of Intel GPUs.
+
+    Args:
+        tile: rows and columns of a sub-group.
+        sg: work-items of a sub-group.
+        grf: registers of a hardware thread.
+        steps: instructions along k in an iteration of the main loop.
+        side: sub-groups of a work-group, along m and along n.
+    """
+    (tm, tn), depth = tile, 4 if "8" in op else 2
+    bk = 8 * depth * steps
+    # The units may treat a subnormal bfloat16 as zero.
+    return _opencl(op, f"intel_dpas_{tm}x{tn}_{side}x{sg}", "intel/gemm_intel_dpas",
+                   f"matrix units, {tm}x{tn} outputs a sub-group of {sg}" + ", twice the registers" * (grf > 128),
+                   ("intel_subgroups", f"intel_dpas_{sg}"), legal=(f"{side * side * sg} <= work_group",),
+                   auto_kinds=("gpu",), ordered=False, precision="high" if op == "b" else "highest",
+                   gflops=_XMX * depth // 2, TM=tm, TN=tn, SG=sg, GH=side, GW=side, BK=bk, A_UNSIGNED=int(op[0] == "u"),
+                   grf=grf, a_rows=tm * side, a_cols=bk, a_panel=8 * depth,
+                   b_rows=bk, b_cols=tn * side, b_panel=sg, b_depth=depth)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
@@ -197,6 +224,9 @@ OPENCL: tuple[Kernel, ...] = (
     *(_intel_simd("h", tile) for tile in ((32, 2, 1), (8, 4, 8))),
     *(_intel_simd(op, (8, 4, 8), 16) for op in "sh"),  # for GPUs without sub-groups of 8
     _intel_simd("h", (8, 4, 8), 16, half=1),
+    *(_intel_dpas(op, tile, sg, steps=grf // 128, side=grf // 64, grf=grf)
+      for sg, tile, grf in ((8, (32, 16), 128), (8, (32, 32), 256), (16, (32, 32), 128), (16, (32, 64), 256))
+      for op in ("h", "b", "s8s32", "u8s32")),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
     # The sums of this row's tile do not fit into the 128 registers of Intel's GPUs.

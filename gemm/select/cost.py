@@ -261,7 +261,7 @@ def _in_place(kernel: Kernel, problem: Problem, *, padded: bool = False) -> bool
     p, k = kernel.params, problem.k
     if not {"a_rows", "b_rows"} & p.keys():
         return True
-    if any(p.get(name) for name in ("a_channels", "b_channels", "b_panel")):
+    if any(p.get(name) for name in ("a_channels", "b_channels", "a_panel", "b_panel")):
         return False
     m, n, a, b = _launched(kernel, problem)
     transposed = bool(p.get("a_turned"))

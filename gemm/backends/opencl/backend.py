@@ -170,10 +170,7 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     features |= {extension.removeprefix("cl_").removeprefix("khr_") for extension in _EXTENSIONS & extensions}
     if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
         features.add(f"native_float{width}")  # selects tuned parameters in gemm/tuned/cpu.json
-    features |= _arithmetic(cl_device)
-    if "cl_intel_required_subgroup_size" in extensions:  # a kernel may require a sub-group size
-        sizes = numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
-        features |= {f"subgroup_size_{size}" for size in sizes}
+    features |= _arithmetic(cl_device) | _sub_groups(cl_device, extensions)
     if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
         features.add("adreno")
     if cl_device.image_support and _image_formats(handle):
@@ -221,6 +218,20 @@ def _arithmetic(cl_device: Any) -> set[str]:
     bits = {"fma": cl.device_fp_config.FMA, "denorms": cl.device_fp_config.DENORM}
     slow = {"slow_fma"} if "PoCL" in cl_device.version else set[str]()
     return slow | {feature for feature, bit in bits.items() if config & bit}
+
+
+def _sub_groups(cl_device: Any, extensions: set[str]) -> set[str]:
+    """Return the sizes that a kernel may require of sub-groups, and the size for which the device has matrix units.
+
+    The functions of cl_intel_subgroup_matrix_multiply_accumulate are defined only for the smallest size.
+    """
+    if "cl_intel_required_subgroup_size" not in extensions:
+        return set()
+    sizes = numbers(cl_device, _SUB_GROUP_SIZES, ctypes.c_size_t)
+    found = {f"subgroup_size_{size}" for size in sizes}
+    if sizes and "cl_intel_subgroup_matrix_multiply_accumulate" in extensions:
+        found.add(f"intel_dpas_{min(sizes)}")
+    return found
 
 
 def _image_formats(handle: Handle) -> bool:

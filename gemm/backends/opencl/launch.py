@@ -16,7 +16,7 @@ from gemm.catalog import Kernel
 from gemm.core import disk_cache
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import identical, same_stack, transposed
-from gemm.core.problem import Device, DeviceView, Ints, Operand, Problem
+from gemm.core.problem import NARROW, Device, DeviceView, Ints, Operand, Problem
 
 
 class Launcher:
@@ -28,7 +28,7 @@ class Launcher:
         self._last = threading.local()
         self.kernel, self.device, self.handle = kernel, device, device.handle
         self.dtype = np.dtype(problem.dtype)  # of c and out
-        self.sums = np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
+        self.sums = np.dtype(np.float32) if self.dtype.name in NARROW else self.dtype
         if problem.reproducible and self.sums == np.float32 and "denorms" not in device.features:
             raise KernelFailed(f"{device.name} flushes denormals: it cannot offer reproducible=True")
         self.ordered = problem.reproducible
@@ -39,8 +39,10 @@ class Launcher:
         defines = {name: value for name, value in kernel.params.items() if name.isupper()}
         bits = 8 * problem.itemsizes[0]
         defines |= {"PRECISION": bits, "ORDERED": int(problem.reproducible), "FUSED": int(fused)}
+        defines |= {"BFLOAT16": 1} if "bfloat16" in (problem.dtype, *problem.inputs) else {}
         # Integer dot products need OpenCL C 3.0, which is not the compiler's default.
         standard = ["-cl-std=CL3.0"] if "integer_dot_product" in kernel.needs else []
+        standard += ["-cl-intel-256-GRF-per-thread"] if kernel.params.get("grf") == 256 else []
         # The vendors' examples use -cl-fast-relaxed-math, -cl-finite-math-only or -cl-denorms-are-zero. gemm does
         # not: NaN and Inf must propagate, and -0 and denormals must be preserved.
         self.options = " ".join([*(f"-D {name}={value}" for name, value in defines.items()), *standard])

@@ -27,6 +27,8 @@ class Layout:
             but not integers.
         panel: the number of columns of a panel. The matrix is stored as panels, one after the other, each row-major. 0
             means that the whole matrix is row-major.
+        depth: the number of rows of a panel whose elements of a column are adjacent, as if these rows were one row of
+            words with `depth` elements.
         turned: whether memory contains the transpose of each matrix. All other attributes describe the transpose.
         strided: whether the kernel reads buffers with any strides. If so, device operands are used in place.
         pad: the value of the padding, -0.0 for A and +0.0 for B. Along k, their product is -0.0, which leaves every
@@ -38,6 +40,7 @@ class Layout:
     channels: int = 0
     bits: bool = False
     panel: int = 0
+    depth: int = 1
     turned: bool = False
     strided: bool = False
     pad: float = 0.0
@@ -68,8 +71,9 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
     def layout(name: str, pad: float) -> Layout:
         rows, cols, channels = (params.get(f"{name}_{what}", 0) for what in ("rows", "cols", "channels"))
         bits = bool(channels) and bool(ordered or params.get("bits"))
-        panel, turned = params.get(f"{name}_panel", 0), bool(params.get(f"{name}_turned"))
-        return Layout(rows or 1, panel or cols or 1, channels, bits, panel, turned, strided=not rows, pad=pad)
+        panel, depth = params.get(f"{name}_panel", 0), params.get(f"{name}_depth", 1)
+        turned = bool(params.get(f"{name}_turned"))
+        return Layout(rows or 1, cols or panel or 1, channels, bits, panel, depth, turned, strided=not rows, pad=pad)
 
     return layout("a", -0.0), layout("b", 0.0)
 

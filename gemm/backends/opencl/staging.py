@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -197,13 +198,16 @@ class Traffic:
             # The pitch is known only after mapping.
             width = layout.panel or wide
             row = width * dtype.itemsize if layout.panel else pitch
-            strides = (tall * pitch, width * tall * dtype.itemsize, row, dtype.itemsize)
-            panels = np.lib.stride_tricks.as_strided(mapped, (batch, wide // width, tall, width), strides)
-            for at in range(wide // width):
-                target, here = panels[:, at], operand[:, :, at * width : (at + 1) * width]
-                target[:, :rows, : here.shape[2]] = here
-                target[:, rows:] = layout.pad
-                target[:, :rows, here.shape[2] :] = layout.pad
+            depth, size = layout.depth, dtype.itemsize
+            strides = (tall * pitch, width * tall * size, size, row * depth, size * depth)
+            shape = batch, wide // width, depth, tall // depth, width
+            panels = np.lib.stride_tricks.as_strided(mapped, shape, strides)
+            for at, first in product(range(wide // width), range(depth)):
+                target, here = panels[:, at, first], operand[:, first::depth, at * width : (at + 1) * width]
+                height, across = here.shape[1:]
+                target[:, :height, :across] = here
+                target[:, height:] = layout.pad
+                target[:, :height, across:] = layout.pad
             self.handle.count("filled", operand.nbytes)
         finally:
             self.after = [unmapped(mapped.base, self.queue)]
@@ -218,6 +222,7 @@ class Traffic:
             "CHANNELS": layout.channels,
             "BITS": int(layout.bits),
             "PANEL": layout.panel,
+            "DEPTH": layout.depth,
             "TALL": block[0],
             "WIDE": block[1],
             "TURN": int(group == _SQUARE),
@@ -243,7 +248,7 @@ class Traffic:
         square = transposed and not layout.channels and not layout.panel and min(view.shape[1:]) >= _SQUARE[0]
         if square and self.handle.cl_device.max_work_group_size >= prod(_SQUARE):
             return _SQUARE, (4, 1)
-        return None, (1, layout.panel or 1)
+        return None, (layout.depth, layout.panel or 1)
 
 
 MOST_COMMANDS = 5

@@ -26,6 +26,9 @@
 #ifndef PANEL     /* columns per panel, if the target is a buffer of consecutive panels; 0: no panels */
 #define PANEL 0
 #endif
+#ifndef DEPTH     /* rows of a panel whose elements of a column are adjacent */
+#define DEPTH 1
+#endif
 #ifndef TALL      /* rows per work-item: 1, or more where work-items are expensive (CPUs) */
 #define TALL 1
 #endif
@@ -94,15 +97,15 @@ kernel void pack_operand(
 #endif
         }
 #else
-        global item *to = target + (PANEL ? (z * size.s3 + x0) * size.s2 + (long)y * PANEL
+        global item *to = target + (PANEL ? (z * size.s3 + x0) * size.s2 + y / DEPTH * DEPTH * (long)PANEL + y % DEPTH
                                           : (z * size.s2 + y) * size.s3 + x0);
         global const item *from = AT(source, z, y, x0);
         const int here = y < size.s0 ? clamp(size.s1 - x0, 0, x1 - x0) : 0;
         if (WIDE > 1 && source_at.s2 == 1) /* a loop with unit stride, which the compiler can vectorize */
-            for (int x = 0; x < here; ++x) to[x] = from[x];
+            for (int x = 0; x < here; ++x) to[x * DEPTH] = from[x];
         else
-            for (int x = 0; x < here; ++x) to[x] = from[x * source_at.s2];
-        for (int x = here; x < x1 - x0; ++x) to[x] = pad;
+            for (int x = 0; x < here; ++x) to[x * DEPTH] = from[x * source_at.s2];
+        for (int x = here; x < x1 - x0; ++x) to[x * DEPTH] = pad;
 #endif
     }
 #endif

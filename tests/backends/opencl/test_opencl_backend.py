@@ -85,7 +85,15 @@ def resident(device, operand):
     return view
 
 
-PACKED_AS = [Layout(8, 16), Layout(4, 4, pad=-0.0), Layout(1, 24, panel=24), Layout(4, 4, channels=4)]
+PACKED_AS = [
+    Layout(8, 16),
+    Layout(4, 4, pad=-0.0),
+    Layout(1, 24, panel=24),
+    Layout(4, 4, channels=4),
+    Layout(8, 32, panel=16, pad=-0.0),
+    Layout(8, 16, panel=8, depth=2),
+    Layout(32, 8, panel=8, depth=4),
+]
 
 
 @on_any_device
@@ -109,7 +117,8 @@ def test_packing(layout, dtype, cpu, monkeypatch):
         expected = np.full((batch, tall, long), layout.pad, dtype)
         expected[:, :rows, :cols] = source
         if layout.panel:
-            expected = expected.reshape(batch, tall, -1, layout.panel).swapaxes(1, 2)
+            panels = expected.reshape(batch, tall // layout.depth, layout.depth, -1, layout.panel)
+            expected = panels.transpose(0, 3, 1, 4, 2)
         found = np.empty(expected.size, dtype)
         view = resident(device, source)
         kept = Traffic(device.handle, device.handle.queue, []).keep(view, layout)

@@ -1,0 +1,109 @@
+"""Intel's matrix units (dpas): which devices have which kernels, and the arithmetic by which the error bound holds.
+
+tests/conformance runs the kernels with --emulate-dpas, on a runtime that has Intel's sub-groups.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from oracle import check_close, exact
+
+from gemm.backends.opencl import backend
+from gemm.catalog import BY_NAME, KERNELS
+from gemm.core.problem import Device, Problem
+from gemm.select.candidates import unavailable, unfit
+
+ROWS = [row for row in KERNELS if row.source.endswith("gemm_intel_dpas.cl")]
+UNITS = "cl_intel_subgroup_matrix_multiply_accumulate"
+
+
+@pytest.mark.parametrize(
+    ("extensions", "sizes", "found"),
+    [
+        ({UNITS, "cl_intel_required_subgroup_size"}, [8, 16, 32], {"intel_dpas_8"}),
+        ({UNITS, "cl_intel_required_subgroup_size"}, [16, 32], {"intel_dpas_16"}),
+        ({"cl_intel_required_subgroup_size"}, [8, 16, 32], set()),
+        ({UNITS, "cl_intel_required_subgroup_size"}, [], set()),
+        ({UNITS}, [8], set()),
+    ],
+)
+def test_the_units_are_those_of_the_smallest_sub_groups(monkeypatch, extensions, sizes, found):
+    monkeypatch.setattr(backend, "numbers", lambda *_: sizes)
+    features = backend._sub_groups(SimpleNamespace(), extensions)
+    assert {feature for feature in features if "dpas" in feature} == found
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_rows_need_the_units_of_their_sub_groups(size):
+    features = frozenset({"intel_subgroups", f"intel_dpas_{size}", "subgroup_size_16", "subgroup_size_32"})
+    gpu = Device("opencl", "opencl:7", "a GPU", "a platform", kind="gpu", features=features, limits={"work_group": 512})
+    able = [row for row in ROWS if not unavailable(row, gpu)]
+    assert {row.params["SG"] for row in able} == {size}
+    assert {row.name.partition("gemm_")[0] for row in able} == {"h", "b", "s8s32", "u8s32"}
+    assert all(row.chosen_on("gpu", features) and not row.chosen_on("cpu", features) for row in able)
+    assert all(row.illegal({"m": 64, "n": 64, "k": 64, "batch": 1, **gpu.limits}) is None for row in able)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_precisions_that_rows_serve(row):
+    """A unit may treat a subnormal bfloat16 as zero, which only "high" permits. None sums in the order of k."""
+
+    def served(**how):
+        return not unfit(row, Problem(row.dtype, 64, 64, 64, inputs=row.inputs, **how))
+
+    assert served(precision="highest") == (row.dtype != "bfloat16")
+    assert served(precision="high")
+    assert served(precision="high", reproducible=True) == (row.dtype == "int32")
+
+
+def truncated(x):
+    """float64 rounded to float32 toward zero."""
+    near = x.astype(np.float32)
+    return np.where(np.abs(near.astype(np.float64)) > np.abs(x), np.nextafter(near, np.float32(0)), near)
+
+
+def nearest(x):
+    return x.astype(np.float32)
+
+
+def by_words(a, b, rounded, *, twice):
+    """a times b as dpas sums them: word after word of two elements along k, each added to a float32 sum.
+
+    Args:
+        rounded: how a sum is rounded to float32.
+        twice: whether the sum of a word's two products is rounded, too, before it is added.
+    """
+    sums = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for p in range(0, a.shape[1], 2):
+        word = a[:, p : p + 2].astype(np.float64) @ b[p : p + 2].astype(np.float64)
+        word = rounded(word) if twice else word
+        sums = rounded(sums.astype(np.float64) + word)
+    return sums
+
+
+def unkind(rng, m, n, k):
+    """Operands of one sign; ones whose sums cancel; ones of many sizes; a 1 before many terms just below its unit."""
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((m, k), (k, n)))
+    yield abs(a), abs(b)
+    yield np.concatenate([a, a], 1), np.concatenate([b, -b], 0)
+    yield tuple(np.ldexp(x, rng.integers(-10, 5, x.shape)).astype(np.float16) for x in (a, b))
+    small = np.full((1, k), 2.0**-12, np.float16)
+    small[0, 0] = 1
+    yield small, np.where(np.arange(k)[:, None] == 0, 1, np.float16(1.5 * 2.0**-12)).astype(np.float16)
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["a word exact", "a word rounded"])
+@pytest.mark.parametrize("rounded", [nearest, truncated], ids=lambda rounded: rounded.__name__)
+def test_sums_by_words_are_within_the_bound(rounded, twice):
+    """Intel documents the order of the sums, not how they are rounded: in any of these ways the bound holds."""
+    rng = np.random.default_rng(0)
+    for a, b in unkind(rng, 13, 11, 2000):
+        sums = by_words(a, b, rounded, twice=twice)
+        wide_a, wide_b = a.astype(np.float32), b.astype(np.float32)
+        check_close(sums, exact(wide_a, wide_b, None, 1.0, 0.0))
+
+
+def test_the_catalog_has_each_type_for_each_size():
+    assert len(ROWS) == 16
+    assert all(BY_NAME[row.name] is row for row in ROWS)
