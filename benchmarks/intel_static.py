@@ -1,6 +1,6 @@
 """Compile the OpenCL kernels for generations of Intel GPUs, on a machine without one, and analyse the assembly.
 
-    python benchmarks/intel_static.py [--json FILE] [--kernels WORD] [--ocloc PROGRAM]
+    python benchmarks/intel_static.py [--json FILE] [--kernels WORD] [--ocloc PROGRAM] [--matrix DEVICE[,DEVICE]]
 
 The script compiles every kernel for Intel GPUs, and every kernel that `auto` may choose there. It runs `ocloc`, the
 compiler's command line (Debian: apt-get install intel-opencl-icd). Each kernel is compiled with the values of its
@@ -22,9 +22,20 @@ the one with SPLIT if K may be split. The script takes some minutes. The JSON do
 - spilled: bytes per hardware thread, in the program that spills the most.
 - auto: whether `auto` may choose the kernel there.
 
-The exit status is 1 if a kernel that `auto` may choose spills registers, or if the best float32 kernel of a generation
-has a share below 0.85. It is 2 if `ocloc` is missing or a kernel does not compile. docs/make_intel_table.py writes the
-table of the newest record into docs/intel.md.
+--matrix analyses the kernels for matrix units instead, for the given devices or for "all". Debian 12's compiler knows
+dg2. The others need a newer one, such as Debian testing's (packages intel-ocloc and libigdfcl2), for which PROGRAM may
+be a script that runs it in a root of that release. The document ("gemm-intel-matrix/1") has these fields instead:
+
+- dpas: instructions of the matrix units in the main loop.
+- share: the fraction of the loop's issue slots that the matrix units fill. A dpas takes 8: it repeats for each of its 8
+  rows. Every other instruction takes one.
+- available: registers of a hardware thread.
+- traffic: bytes that the loop reads, as a multiple of the bytes of its parts of a and b.
+
+The exit status is 1 if a kernel that `auto` may choose spills registers, if the best float32 kernel of a generation has
+a share below 0.85, or if a kernel for matrix units reads more than 1.3 times its parts of a and b. It is 2 if `ocloc`
+is missing or a kernel does not compile. docs/make_intel_table.py writes the tables of the newest records into
+docs/intel.md.
 """
 
 from __future__ import annotations
@@ -60,8 +71,16 @@ FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_sub
 """Features that all these GPUs have. Most have no fp64."""
 PROGRAMS = ("", "PIECES", "SPLIT")
 """The programs that the host builds of a kernel, by the macro that is defined; "" is the plain program."""
-BITS = {"float32": 32, "float16": 16, "int32": 8}  # of an operand's element; kernels for int32 multiply int8 operands
+BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int32": 8}
+"""Bits of an operand's element, by the type of the result. Kernels for int32 multiply int8 operands."""
 GOAL = 0.85
+MATRIX = {"dg2": "Arc A", "arl-h": "Arrow Lake-H", "bmg-g21": "Battlemage", "lnl-m": "Lunar Lake",
+          "ptl-h": "Panther Lake", "pvc": "Data Center Max"}  # fmt: skip
+"""{the compiler's name of a device: its name}, of GPUs with matrix units."""
+NARROW = {"dg2", "arl-h"}
+"""The devices whose matrix units work with sub-groups of 8. The others have 16, and registers of 64 bytes, not 32."""
+TRAFFIC = 1.3
+"""The most that a kernel for matrix units may read, as a multiple of its parts of a and b."""
 
 
 class Failed(Exception):
@@ -99,10 +118,12 @@ def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int
     """
     defines = {name: value for name, value in row.params.items() if name.isupper()}
     defines |= {"PRECISION": BITS[row.dtype], "ORDERED": 0, "FUSED": 1} | ({program: 1} if program else {})
+    defines |= {"BFLOAT16": 1} if row.dtype == "bfloat16" else {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cl")
         file.write_text(disk_cache.read(row), encoding="utf-8")
         options = " ".join(f"-D {name}={value}" for name, value in defines.items())
+        options += " -cl-intel-256-GRF-per-thread" * (row.params.get("grf") == 256)
         command = [ocloc, "compile", "-file", str(file), "-device", device, "-out_dir", folder, "-options", options]
         dump = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": folder}
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **dump})
@@ -129,6 +150,29 @@ def measure(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def matrix_jobs(word: str, devices: list[str]) -> Iterator[tuple[Kernel, str]]:
+    """Yield (kernel, device) for kernels with `word` in their names that use the matrix units of one of `devices`."""
+    for row in KERNELS:
+        for device in devices:
+            if word in row.name and f"intel_dpas_{8 if device in NARROW else 16}" in row.needs:
+                yield row, device
+
+
+def measure_matrix(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
+    """Compile all programs of a kernel for matrix units. Return its row of the document. Raises Failed."""
+    (simd, listing), *others = (compile_row(row, device, program, ocloc) for program in ("", "PIECES"))
+    loop = listing.loop or assembly.Loop(())
+    if not loop.dpas:
+        raise Failed(f"{row.label} for {device}: no loop uses the matrix units")
+    parts = (row.params["TM"] + row.params["TN"]) * row.params["BK"] * BITS[row.dtype] // 8
+    return {
+        "kernel": row.name, "device": device, "simd": simd, "instructions": listing.instructions,
+        "loop": len(loop.instructions), "dpas": loop.dpas, "sends": loop.sends, "share": round(loop.matrix_share, 3),
+        "available": listing.available, "spilled": max(each.spilled for each in (listing, *(x for _, x in others))),
+        "traffic": round(loop.read(32 if device in NARROW else 64) / parts, 3), "auto": True,
+    }  # fmt: skip
+
+
 def all_rows(word: str, ocloc: str) -> Iterator[dict[str, Any]]:
     """The rows of the document for all kernels with `word` in their names."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -138,7 +182,9 @@ def all_rows(word: str, ocloc: str) -> Iterator[dict[str, Any]]:
 def faults(rows: list[dict[str, Any]]) -> list[str]:
     """Messages about the kernels and the generations that miss the goals."""
     found = [f"{row['kernel']} spills on {row['device']}" for row in rows if row["auto"] and row["spilled"]]
-    for device in {row["device"]: 0 for row in rows}:
+    found += [f"{row['kernel']} reads {row['traffic']} times its operands on {row['device']}" for row in rows
+              if row.get("traffic", 1) > TRAFFIC]  # fmt: skip
+    for device in {row["device"]: 0 for row in rows if "dpas" not in row}:
         best = max((row["share"] for row in rows if row["device"] == device and row["kernel"][0] == "s"), default=GOAL)
         if best < GOAL:
             found.append(f"no kernel reaches {GOAL} on {device}: {best} is the best")
@@ -149,10 +195,13 @@ def main() -> int:
     parser = recorded.parser(__doc__)
     parser.add_argument("--kernels", default="", metavar="WORD", help="only kernels with WORD in their names")
     parser.add_argument("--ocloc", default="ocloc", metavar="PROGRAM")
+    parser.add_argument("--matrix", metavar="DEVICE[,DEVICE]", help="kernels for matrix units, on these devices or all")
     options = parser.parse_args()
     if not shutil.which(options.ocloc):
         print(f"error: {options.ocloc} is not installed: apt-get install intel-opencl-icd", file=sys.stderr)
         return 2
+    if options.matrix:
+        return matrix(options)
     print(f"{'kernel':44}{'device':8}{'SIMD':>5}{'loop':>6}{'mads':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}")
     rows = []
     try:
@@ -173,7 +222,37 @@ def main() -> int:
     return 1 if short or not rows else 0
 
 
-def _compiler() -> str:
+def matrix(options: Any) -> int:
+    """What --matrix does. Returns the exit status."""
+    devices = list(MATRIX) if options.matrix == "all" else options.matrix.split(",")
+    rows = []
+    print(f"{'kernel':34}{'device':9}{'SIMD':>5}{'loop':>6}{'dpas':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}"
+          f"{'traffic':>9}")  # fmt: skip
+    try:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = matrix_jobs(options.kernels, devices)
+            for row in pool.map(lambda job: measure_matrix(*job, options.ocloc), list(jobs)):
+                rows.append(row)
+                print("{kernel:34}{device:9}{simd:5}{loop:6}{dpas:6}{sends:6}{share:7.3f}{available:5}{spilled:9}"
+                      "{traffic:9.2f}".format(**row), flush=True)  # fmt: skip
+    except Failed as reason:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    names = {device: MATRIX[device] for device in devices}
+    recorded.save(options.json, recorded.analysis(
+        "gemm-intel-matrix/1", compiler=_compiler(options.ocloc), devices=names, rows=rows
+    ))  # fmt: skip
+    short = faults(rows)
+    for fault in short:
+        print(fault)
+    return 1 if short or not rows else 0
+
+
+def _compiler(ocloc: str = "ocloc") -> str:
+    """The versions of the compiler's packages; `ocloc`'s own version if it is no package of this system."""
+    if ocloc != "ocloc":
+        done = subprocess.run([ocloc, "query", "OCL_DRIVER_VERSION"], capture_output=True, text=True)
+        return f"ocloc {done.stdout.strip().splitlines()[-1]}" if done.stdout.strip() else "ocloc of an unknown version"
     done = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${Version}, ", "intel-opencl-icd", "libigc1"],
                           capture_output=True, text=True)  # fmt: skip
     return done.stdout.strip(", ") or "ocloc of an unknown version"

@@ -93,26 +93,23 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
                    a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
 
 
-def _intel_dpas(op: str, tile: tuple[int, int], sg: int, *, grf: int, steps: int, side: int) -> Kernel:
-    """A row for the matrix units of Intel GPUs.
+def _intel_dpas(op: str, tile: tuple[int, int], sg: int, grf: int) -> Kernel:
+    """A row for the matrix units of Intel GPUs. A work-group has 2 x 2 sub-groups.
 
     Args:
         tile: rows and columns of a sub-group.
         sg: work-items of a sub-group.
         grf: registers of a hardware thread.
-        steps: instructions along k in an iteration of the main loop.
-        side: sub-groups of a work-group, along m and along n.
     """
     (tm, tn), depth = tile, 4 if "8" in op else 2
-    bk = 8 * depth * steps
+    bk = 8 * depth
     # The units may treat a subnormal bfloat16 as zero.
-    return _opencl(op, f"intel_dpas_{tm}x{tn}_{side}x{sg}", "intel/gemm_intel_dpas",
+    return _opencl(op, f"intel_dpas_{tm}x{tn}_2x{sg}", "intel/gemm_intel_dpas",
                    f"matrix units, {tm}x{tn} outputs a sub-group of {sg}" + ", twice the registers" * (grf > 128),
-                   ("intel_subgroups", f"intel_dpas_{sg}"), legal=(f"{side * side * sg} <= work_group",),
-                   auto_kinds=("gpu",), ordered=False, precision="high" if op == "b" else "highest",
-                   gflops=_XMX * depth // 2, TM=tm, TN=tn, SG=sg, GH=side, GW=side, BK=bk, A_UNSIGNED=int(op[0] == "u"),
-                   grf=grf, a_rows=tm * side, a_cols=bk, a_panel=8 * depth,
-                   b_rows=bk, b_cols=tn * side, b_panel=sg, b_depth=depth)  # fmt: skip
+                   ("intel_subgroups", f"intel_dpas_{sg}"), auto_kinds=("gpu",), ordered=False,
+                   precision="high" if op == "b" else "highest", gflops=_XMX * depth // 2,
+                   TM=tm, TN=tn, SG=sg, GH=2, GW=2, BK=bk, A_UNSIGNED=int(op[0] == "u"), grf=grf, a_rows=2 * tm,
+                   a_cols=bk, a_panel=bk, b_rows=bk, b_cols=2 * tn, b_panel=sg, b_depth=depth)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
@@ -224,8 +221,8 @@ OPENCL: tuple[Kernel, ...] = (
     *(_intel_simd("h", tile) for tile in ((32, 2, 1), (8, 4, 8))),
     *(_intel_simd(op, (8, 4, 8), 16) for op in "sh"),  # for GPUs without sub-groups of 8
     _intel_simd("h", (8, 4, 8), 16, half=1),
-    *(_intel_dpas(op, tile, sg, steps=grf // 128, side=grf // 64, grf=grf)
-      for sg, tile, grf in ((8, (32, 16), 128), (8, (32, 32), 256), (16, (32, 32), 128), (16, (32, 64), 256))
+    *(_intel_dpas(op, tile, sg, grf)
+      for sg, tile, grf in ((8, (32, 16), 128), (8, (48, 32), 256), (16, (32, 32), 128), (16, (48, 64), 256))
       for op in ("h", "b", "s8s32", "u8s32")),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),

@@ -243,6 +243,47 @@ def test_intel_loop_is_found(intel, device, loop):
         intel.assembly.parse("L0:\n  nop\n")
 
 
+MATRIX_LOOPS = {
+    "dg2, Debian 12": """\
+L1:
+(W)     send.dc0 (16|M0)   r12      r2      null:0  0x0   0x02484401   {A@1,$7} // wr:1h+0, rd:4; oword
+(W)     add (1|M0)   r2.0<1>:d     r2.0<0;1,0>:d     256:w   {Compacted}
+        sync.nop   null   {Compacted,$1.src}     // $168
+        dpas.8x8 (8|M0)   r56:f   null:f   r56:hf   r56.0:hf   {$1}
+        dpas.8x8 (8|M0)   r60:f   r60:f   r4:hf   r108.0:hf   {Atomic} // $168
+(f0.1)  goto.b (8|M0)   _0_201   L1   // $239
+""",
+    "bmg-g21": """\
+L1:
+(W)     load.ugm.d32x64t.a64 (1|M0)  r4:4   [r3:1+0x100]      {$3} // ex_desc:0x100000; desc:0x240F580 // $185
+(W)     add (1|M0)   r12.0<1>:q    r38.1<0;1,0>:q    r38.5<0;1,0>:q   {Compacted}   //  ALU pipe: int
+        sync.nop   null   {Compacted,F@1}   // $201
+        sync.allwr   ($1,$3,$4)   // $201
+        dpas.8x8 (16|M0)   r48:f   r48:f   r13:hf   r23.0:hf   {Atomic,Compacted}
+(W)     jmpi   L1   // $215
+""",
+    "ptl-h": """\
+L1:
+(W)     send.ugm (1|M0)   r8   r2  null:0  0x0   0x0240F580   {$5} // wr:1+0, rd:4; load.ugm
+(W)     add (1|M0)   r12.0<1>:q    r38.1<0;1,0>:q    r38.5<0;1,0>:q   {Compacted}   //  ALU pipe: int
+        sync.nop   null   {Compacted,F@1}   // $201
+        sync.allwr   ($1,$3,$4)   // $201
+        dpas.8x8 (16|M0)   r48:f   r48:f   r13:hf   r23.0:hf   {Atomic,Compacted}
+(W)     jmpi   L1   // $215
+""",
+}
+
+
+@pytest.mark.parametrize("loop", MATRIX_LOOPS.values(), ids=MATRIX_LOOPS.keys())
+def test_intel_matrix_units_fill_eight_slots(intel, loop):
+    """Each of these loops has one dpas, one message of four registers, and four other instructions."""
+    listing = intel.assembly.parse(f"//.kernel x\n//.thread_config numGRF=256, numAcc=8, numSWSB=16\n{loop}")
+    assert listing.available == 256
+    assert (listing.loop.dpas, listing.loop.sends, len(listing.loop.instructions)) == (1, 1, 6)
+    assert listing.loop.matrix_share == 8 / 13
+    assert listing.loop.read(64) == 4 * 64
+
+
 def test_intel_registers_are_those_that_hold_variables(intel):
     declared = [
         "//.declare V1 (40)  rf=r size=64 type=f align=16 words (r8.0)",
@@ -275,6 +316,10 @@ def test_intel_faults_are_told(intel):
     assert intel.faults([row | {"spilled": 32, "auto": False}]) == []
     assert len(intel.faults([row | {"share": 0.84}])) == 1
     assert intel.faults([row, row | {"kernel": "hgemm_x", "share": 0.1}]) == []
+    matrix = {"kernel": "s8s32gemm_y", "device": "pvc", "share": 0.7, "spilled": 0, "auto": True, "dpas": 8}
+    assert intel.faults([matrix | {"traffic": 1.3}]) == []
+    assert len(intel.faults([matrix | {"traffic": 1.4}])) == 1
+    assert len(intel.faults([matrix | {"traffic": 1.0, "spilled": 64}])) == 1
 
 
 def _intel_record():
@@ -299,6 +344,17 @@ def test_intel_record_is_of_rows_that_are_there_and_none_spills(intel):
     wanted = {_wanted(row, device): intel.automatic(row) for row, device in intel.jobs("")}
     assert {key: row["auto"] for key, row in found.items()}.items() <= wanted.items()
     assert intel.faults(record["rows"]) == []
+
+
+def test_intel_record_of_matrix_units_is_of_rows_that_are_there(intel):
+    """Each row on each device that has its sub-groups, none of which spills or reads twice."""
+    records = sorted((ROOT / "benchmarks" / "results").glob("*-intel-matrix/intel_matrix.json"))
+    if not records:
+        pytest.skip("source distributions carry no recorded runs")
+    rows = json.loads(records[-1].read_text(encoding="utf-8"))["rows"]
+    wanted = {(row.name, device) for row, device in intel.matrix_jobs("", list(intel.MATRIX))}
+    assert {(row["kernel"], row["device"]) for row in rows} == wanted
+    assert intel.faults(rows) == []
 
 
 def test_intel_values_that_are_shipped_are_better_by_the_record(intel):

@@ -49,6 +49,11 @@
 #endif
 #define D (32 / PRECISION) /* elements of k in a word */
 #define STEP (8 * D)       /* elements of k in a block */
+#if SG == 8
+#define position uint /* these GPUs add 64-bit addresses in several steps, and can address buffers by 32-bit offsets */
+#else
+#define position ulong
+#endif
 #if TM % 8 || TN % SG || BK % STEP
 #error "the tile must consist of whole blocks"
 #endif
@@ -88,11 +93,10 @@ kernel void gemm_intel_dpas(BUFFER(a), BUFFER(b), RESULT)
     int i0 = (get_group_id(1) * GH + group / GW) * TM, j0 = (get_group_id(0) * GW + group % GW) * TN;
     const uint tall = (m + TM * GH - 1) / (TM * GH) * (TM * GH); /* rows of a, with padding */
 
-    /* Positions are in bytes. They are 32-bit numbers that are added to the kernel's arguments. The compiler then
-     * addresses the buffers by 32-bit offsets: these GPUs add 64-bit addresses in several steps. */
+    /* Positions are in bytes, relative to the kernel's arguments. */
     const uint size_of = sizeof(real), panel = SG * size_of * size.s2;
-    uint a_pos = size_of * (uint)(z * a_at.s3) + 32 * (k0 / STEP * tall + i0);
-    uint b_pos = size_of * (uint)(z * b_at.s3) + j0 / SG * panel + SG * size_of * k0;
+    position a_pos = size_of * (position)(z * a_at.s3) + 32 * ((position)(k0 / STEP) * tall + i0);
+    position b_pos = size_of * (position)(z * b_at.s3) + j0 / SG * (position)panel + SG * size_of * k0;
 
     accum8 sum[TM / 8][TN / SG];
 #define BEGIN(i, j, r) sum[i][j].s##r = START(z, i0 + 8 * i + r, j0 + SG * j + lane);
