@@ -226,14 +226,14 @@ def matrix(options: Any) -> int:
     """What --matrix does. Returns the exit status."""
     devices = list(MATRIX) if options.matrix == "all" else options.matrix.split(",")
     rows = []
-    print(f"{'kernel':34}{'device':9}{'SIMD':>5}{'loop':>6}{'dpas':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}"
+    print(f"{'kernel':38}{'device':9}{'SIMD':>5}{'loop':>6}{'dpas':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}"
           f"{'traffic':>9}")  # fmt: skip
     try:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = matrix_jobs(options.kernels, devices)
             for row in pool.map(lambda job: measure_matrix(*job, options.ocloc), list(jobs)):
                 rows.append(row)
-                print("{kernel:34}{device:9}{simd:5}{loop:6}{dpas:6}{sends:6}{share:7.3f}{available:5}{spilled:9}"
+                print("{kernel:38}{device:9}{simd:5}{loop:6}{dpas:6}{sends:6}{share:7.3f}{available:5}{spilled:9}"
                       "{traffic:9.2f}".format(**row), flush=True)  # fmt: skip
     except Failed as reason:
         print(f"error: {reason}", file=sys.stderr)

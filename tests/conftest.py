@@ -172,7 +172,7 @@ def _relatives():
         if row.backend not in ("opencl", "cuda"):
             continue
         types = (row.dtype, row.inputs) if row.backend == "cuda" else ()
-        form = row.source, row.params.get("DIRECT", 0), row.params.get("A_TURNED", 0), *types
+        form = row.source, *(row.params.get(name, 0) for name in ("DIRECT", "A_TURNED", "BLOCK_IO")), *types
         wider = row.source, row.params.get("A_TURNED", 0), bool(row.params.get("pointers"))
         kin[row.name] = counts[wider] if types else 0
         if form in seen:

@@ -59,9 +59,10 @@ class Loop:
         return filled / max(1, len(self.instructions) - self.dpas + filled)
 
     def read(self, size: int) -> int:
-        """The bytes that messages return, for registers of `size` bytes."""
+        """The bytes that messages return, for registers of `size` bytes. The field for 32 registers says 31."""
         found = (_READ.search(text) for text in self.instructions if name(text).startswith(("send", "load")))
-        return size * sum(int(match[1] or match[2]) for match in found if match)
+        counts = (int(match[1] or match[2]) for match in found if match)
+        return size * sum(32 if count == 31 else count for count in counts)
 
     @property
     def scratch(self) -> int:

@@ -93,23 +93,31 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
                    a_rows=tm * gh, a_cols=sg * kv, b_rows=sg * kv, b_cols=sg * tn)  # fmt: skip
 
 
-def _intel_dpas(op: str, tile: tuple[int, int], sg: int, grf: int) -> Kernel:
+def _intel_dpas(op: str, tile: tuple[int, int], sg: int, grf: int, *, io: int = 0) -> Kernel:
     """A row for the matrix units of Intel GPUs. A work-group has 2 x 2 sub-groups.
 
     Args:
         tile: rows and columns of a sub-group.
         sg: work-items of a sub-group.
         grf: registers of a hardware thread.
+        io: 1: messages read blocks of row-major operands. 0: the kernel reads packed operands.
     """
     (tm, tn), depth = tile, 4 if "8" in op else 2
-    bk = 8 * depth
+    step, line = 8 * depth, 16 * depth  # elements of a block along k, and of 64 bytes
+    feature, how = "intel_subgroup_2d_block_io", "in place" if io else "packed"
+    bk = step * (grf // 128) if io else step
+    layout = {"a_rows": 1, "a_cols": line, "b_rows": line, "b_cols": line, "a_blocks": 1, "b_blocks": 1}
+    panels = {"a_rows": 2 * tm, "a_cols": bk, "b_rows": bk, "b_cols": 2 * tn, "a_panel": bk, "b_panel": sg,
+              "b_depth": depth}  # fmt: skip
     # The units may treat a subnormal bfloat16 as zero.
-    return _opencl(op, f"intel_dpas_{tm}x{tn}_2x{sg}", "intel/gemm_intel_dpas",
-                   f"matrix units, {tm}x{tn} outputs a sub-group of {sg}" + ", twice the registers" * (grf > 128),
-                   ("intel_subgroups", f"intel_dpas_{sg}"), auto_kinds=("gpu",), ordered=False,
-                   precision="high" if op == "b" else "highest", gflops=_XMX * depth // 2,
-                   TM=tm, TN=tn, SG=sg, GH=2, GW=2, BK=bk, A_UNSIGNED=int(op[0] == "u"), grf=grf, a_rows=2 * tm,
-                   a_cols=bk, a_panel=bk, b_rows=bk, b_cols=2 * tn, b_panel=sg, b_depth=depth)  # fmt: skip
+    return _opencl(op, f"intel_dpas_{'io_' * io}{tm}x{tn}_2x{sg}", "intel/gemm_intel_dpas",
+                   f"matrix units, operands {how}, {tm}x{tn} outputs a sub-group of {sg}"
+                   + ", twice the registers" * (grf > 128),
+                   ("intel_subgroups", f"intel_dpas_{sg}", *[feature] * io), auto_kinds=("gpu",),
+                   excluded_features=() if io else (feature,), ordered=False,
+                   precision="high" if op == "b" else "highest", gflops=_XMX * depth // 2, TM=tm, TN=tn, SG=sg, GH=2,
+                   GW=2, BK=bk, A_UNSIGNED=int(op[0] == "u"), BLOCK_IO=io, grf=grf,
+                   **(layout if io else panels))  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
@@ -224,6 +232,8 @@ OPENCL: tuple[Kernel, ...] = (
     *(_intel_dpas(op, tile, sg, grf)
       for sg, tile, grf in ((8, (32, 16), 128), (8, (48, 32), 256), (16, (32, 32), 128), (16, (48, 64), 256))
       for op in ("h", "b", "s8s32", "u8s32")),
+    *(_intel_dpas(op, tile, 16, grf, io=1)
+      for tile, grf in (((32, 32), 128), ((32, 64), 256)) for op in ("h", "b", "s8s32", "u8s32")),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
     # The sums of this row's tile do not fit into the 128 registers of Intel's GPUs.

@@ -21,6 +21,7 @@ def emulate():
     def described(cl_device, key, handle):
         device = describe(cl_device, key, handle)
         found = {f"intel_dpas_{width}" for width in WIDTHS if f"subgroup_size_{width}" in device.features}
+        found |= {"intel_subgroup_2d_block_io"} if f"intel_dpas_{WIDTHS[-1]}" in found else set()
         return replace(device, features=device.features | found)
 
     def built(handle, source, options):

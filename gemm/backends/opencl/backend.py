@@ -37,7 +37,7 @@ log = logging.getLogger("gemm")
 
 _EXTENSIONS = {
     "cl_khr_fp64", "cl_khr_fp16", "cl_khr_subgroups", "cl_khr_integer_dot_product", "cl_intel_subgroups",
-    "cl_intel_required_subgroup_size",
+    "cl_intel_required_subgroup_size", "cl_intel_subgroup_2d_block_io",
 }  # fmt: skip
 """The extensions that become features of a device. A feature's name is that of the extension without cl_ or cl_khr_."""
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL

@@ -27,8 +27,10 @@ class Layout:
             but not integers.
         panel: the number of columns of a panel. The matrix is stored as panels, one after the other, each row-major. 0
             means that the whole matrix is row-major.
-        depth: the number of rows of a panel whose elements of a column are adjacent, as if these rows were one row of
-            words with `depth` elements.
+        depth: the number of rows of a panel whose elements of a column are adjacent, as if these rows were one row
+            of words with `depth` elements.
+        blocks: whether messages read blocks of rows. Matrices then begin at multiples of 64 bytes, and rows at
+            multiples of 16 bytes.
         turned: whether memory contains the transpose of each matrix. All other attributes describe the transpose.
         strided: whether the kernel reads buffers with any strides. If so, device operands are used in place.
         pad: the value of the padding, -0.0 for A and +0.0 for B. Along k, their product is -0.0, which leaves every
@@ -41,6 +43,7 @@ class Layout:
     bits: bool = False
     panel: int = 0
     depth: int = 1
+    blocks: bool = False
     turned: bool = False
     strided: bool = False
     pad: float = 0.0
@@ -72,8 +75,8 @@ def layouts(params: Mapping[str, int], ordered: bool) -> tuple[Layout, Layout]:
         rows, cols, channels = (params.get(f"{name}_{what}", 0) for what in ("rows", "cols", "channels"))
         bits = bool(channels) and bool(ordered or params.get("bits"))
         panel, depth = params.get(f"{name}_panel", 0), params.get(f"{name}_depth", 1)
-        turned = bool(params.get(f"{name}_turned"))
-        return Layout(rows or 1, cols or panel or 1, channels, bits, panel, depth, turned, strided=not rows, pad=pad)
+        blocks, turned = (bool(params.get(f"{name}_{what}")) for what in ("blocks", "turned"))
+        return Layout(rows or 1, cols or panel or 1, channels, bits, panel, depth, blocks, turned, not rows, pad)
 
     return layout("a", -0.0), layout("b", 0.0)
 
@@ -235,9 +238,14 @@ def fits(view: DeviceView, layout: Layout) -> bool:
     offset, row, col = (nbytes // itemsize for nbytes in (view.offset, *view.strides[-2:]))
     if layout.panel or col != 1 or row < 1:
         return False
-    vector = min(layout.cols, 4)  # elements that a kernel loads at a time
+    if layout.blocks:
+        base, step = max(1, 64 // itemsize), max(1, 16 // itemsize)
+        if row < padded[1]:  # rows that overlap
+            return False
+    else:
+        base = step = min(layout.cols, 4)  # elements that a kernel loads at a time
     last = offset + (count - 1) * abs(batch) + (padded[0] - 1) * row + padded[1] - 1
-    return not (offset % vector or row % vector or batch % vector) and row <= _PITCH and last < MOST
+    return not (offset % base or row % step or batch % base) and row <= _PITCH and last < MOST
 
 
 def in_place(handle: Any, view: DeviceView, layout: Layout) -> Staged | None:

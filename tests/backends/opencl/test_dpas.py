@@ -3,6 +3,7 @@
 tests/conformance runs the kernels with --emulate-dpas, on a runtime that has Intel's sub-groups.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from oracle import check_close, exact
 
 from gemm.backends.opencl import backend
+from gemm.backends.opencl.layout import fits, layouts
 from gemm.catalog import BY_NAME, KERNELS
-from gemm.core.problem import Device, Problem
+from gemm.core.problem import Device, DeviceView, Problem
 from gemm.select.candidates import unavailable, unfit
 
 ROWS = [row for row in KERNELS if row.source.endswith("gemm_intel_dpas.cl")]
@@ -42,6 +44,33 @@ def test_rows_need_the_units_of_their_sub_groups(size):
     assert {row.params["SG"] for row in able} == {size}
     assert {row.name.partition("gemm_")[0] for row in able} == {"h", "b", "s8s32", "u8s32"}
     assert all(row.chosen_on("gpu", features) and not row.chosen_on("cpu", features) for row in able)
+
+
+def test_rows_that_read_blocks_replace_those_that_pack():
+    features = frozenset({"intel_subgroups", "intel_dpas_16", "intel_subgroup_2d_block_io"})
+    chosen = [row for row in ROWS if features.issuperset(row.needs) and row.chosen_on("gpu", features)]
+    assert len(chosen) == 8
+    assert all(row.params["BLOCK_IO"] for row in chosen)
+
+
+@pytest.mark.parametrize(
+    ("change", "used"),
+    [
+        ({}, True),
+        ({"offset": 128}, True),
+        ({"strides": (1 << 20, 208, 2)}, True),  # rows 16 bytes apart from each other
+        ({"offset": 32}, False),
+        ({"strides": (1 << 20, 196, 2)}, False),
+        ({"strides": (1 << 20, 64, 2)}, False),  # rows that overlap
+        ({"strides": (1 << 20, 2, 192)}, False),  # transposed
+        ({"strides": ((1 << 20) + 32, 192, 2)}, False),
+        ({"shape": (2, 30, 95)}, False),
+    ],
+)
+def test_blocks_are_read_in_place_where_the_hardware_can(change, used):
+    view = DeviceView(None, None, 0, (2, 30, 96), (1 << 20, 192, 2), np.dtype(np.float16), None)
+    a, _ = layouts(BY_NAME["hgemm_intel_dpas_io_32x64_2x16"].params, ordered=False)
+    assert fits(replace(view, **change), a) is used
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -104,5 +133,5 @@ def test_sums_by_words_are_within_the_bound(rounded, twice):
 
 
 def test_the_catalog_has_each_type_for_each_size():
-    assert len(ROWS) == 16
+    assert len(ROWS) == 24
     assert all(BY_NAME[row.name] is row for row in ROWS)
