@@ -415,9 +415,11 @@ TARGET INLINE void LOCAL(stream)(const int rows, const gemm_block *x) {
         const IN *b = (const IN *)x->b + j0;
         EACH(r, rows)
             for (int64_t j = 0; j < n; j += VL) {
-                const T *start = from + r * x->from_rs + j0 + j;
                 V sum = ZERO;
-                if (from) sum = j < whole ? LOAD(start) : LOAD_PART(start, part);
+                if (from) {
+                    const T *start = from + r * x->from_rs + j0 + j;
+                    sum = j < whole ? LOAD(start) : LOAD_PART(start, part);
+                }
                 STORE(sums + r * stretch + j, sum);
             }
         int64_t p = 0;
