@@ -251,7 +251,9 @@ def matrix(options: Any) -> int:
 def _compiler(ocloc: str = "ocloc") -> str:
     """The versions of the compiler's packages; `ocloc`'s own version if it is no package of this system."""
     if ocloc != "ocloc":
-        done = subprocess.run([ocloc, "query", "OCL_DRIVER_VERSION"], capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as folder:  # ocloc also writes the answer to a file
+            command = [ocloc, "query", "OCL_DRIVER_VERSION"]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
         return f"ocloc {done.stdout.strip().splitlines()[-1]}" if done.stdout.strip() else "ocloc of an unknown version"
     done = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${Version}, ", "intel-opencl-icd", "libigc1"],
                           capture_output=True, text=True)  # fmt: skip
