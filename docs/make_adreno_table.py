@@ -60,6 +60,20 @@ can show whether half or full waves are faster. `cl_qcom_perf_hint` and `cl_qcom
 whole context. The first raises the clock rate, and thereby the temperature. The second gives the program priority over
 other programs. The application must decide whether to use them. gemm multiplies an application's arrays in the
 application's own context, which may have these hints.
+
+Two extensions would change more:
+
+- **Cooperative matrices.** Newer GPUs have matrix units: llama.cpp has kernels for those of the Adreno 850. A kernel
+  reaches them through cooperative matrices, which [no available compiler accepts](devices.md#cooperative-matrices).
+  With such matrices, the hardware decides which work-item holds which element. A sub-group would multiply blocks of
+  float16 or int8 from local or global memory, so that the images and the layouts of the present kernels would only
+  serve float32.
+- **`cl_qcom_large_buffer`** permits buffers above `CL_DEVICE_MAX_MEM_ALLOC_SIZE`, which is 1 GiB on many of these
+  GPUs. llama.cpp's developers report it for A7x and A8x on Android, and not for the X1-85 on Windows. Such a buffer
+  needs a property when it is created, and kernels that read it need the build option `-qcom-enable-large-buffer`. gemm
+  cuts a product of host matrices into parts that stay below the limit, so the extension would only save launches
+  there. It would matter for arrays on the device that an application has created with it: gemm builds its kernels
+  without the option.
 """
 
 

@@ -19,6 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -46,8 +47,9 @@ from cuda_machine.direct import Machine
 from helpers import emulate, forget_drivers
 
 import gemm
+from gemm import execute
 from gemm.backends import registry
-from gemm.backends.cuda.backend import CudaBackend, Launcher
+from gemm.backends.cuda.backend import Launcher
 from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.core import disk_cache
 from gemm.core.problem import EXTRA, NARROW
@@ -433,7 +435,10 @@ class KernelReport:
 def emulated_gpu(request, monkeypatch):
     """The emulated GPU, whose copies and products happen as late, or as early, as they may."""
     emulate(monkeypatch, ASYNC=request.param)
-    yield CudaBackend().devices()[0]
+    monkeypatch.setattr(registry, "backend", cache(registry.backend.__wrapped__))  # other tests keep theirs
+    execute.forget()
+    yield registry.backend("cuda").devices()[0]
+    execute.forget()
     forget_drivers()
 
 

@@ -28,7 +28,17 @@
 #include "ptx.cuh"
 #include "residues.cuh"
 
-// The sum of the integers r[z] * P / q, exact in three parts. Residues may also be q instead of 0.
+// Returns x + y. If the sum is not exact, the result is the one of the two neighbouring doubles whose last bit is 1. If
+// it is rounded again, at a higher bit, the second result is then the double nearest to the exact sum.
+INLINE double add_to_odd(double x, double y) {
+    const double sum = x + y, back = sum - x;
+    const double rest = (x - (sum - back)) + (y - back); // sum + rest is x + y exactly
+    const long long bits = __double_as_longlong(sum);
+    if (rest == 0 || bits % 2) return sum;
+    return __longlong_as_double((rest > 0) == (sum > 0) ? bits + 1 : bits - 1);
+}
+
+// The sum of the integers r[z] * P / q, exact in three parts. A residue of 0 may be stored as q.
 struct Sum {
     double high = 0, middle = 0;
     unsigned low = 0;
@@ -54,7 +64,7 @@ struct Sum {
         const double z = multiply_add(-q, (double)whole.low, (double)low);
         const double sum = x + y, back = sum - x; // sum + rest is x + y exactly
         const double rest = (x - (sum - back)) + (y - back);
-        return sum + (rest + z);
+        return sum + add_to_odd(rest, z);
     }
 };
 

@@ -254,11 +254,12 @@ template <class D> INLINE void sum_up_promoted(Stages &ring, int steps, int rows
     }
 }
 
-// Stores the residues of a tile's sums, modulo modulus(z). Those of a lane that belong to 64 columns of b's tile are 16
-// bytes of a row. They come from columns that are not adjacent; `place` puts the right lines of b there.
+// Stores the residues of a tile's sums, modulo modulus(z). From 64 columns of b's tile, a lane has 16 residues for each
+// of two rows, and stores them as 16 adjacent bytes. The lane's sums do not belong to adjacent columns of the tile; the
+// order of b's lines (`place`) compensates for this.
 //
-// 2^38 / modulus, rounded, gives the quotient of a sum with an error below 1 / modulus. Only if the sum is a multiple of
-// the modulus, the quotient may be too small by 1. The residue is then the modulus itself, which is right, too.
+// sum * reciprocal / 2^38 approximates sum / modulus with an error below 1 / modulus. Its floor is therefore exact, or
+// too small by 1 if the sum is a multiple of the modulus. Then the modulus is stored instead of 0, which is right, too.
 template <class T, int COUNT> INLINE void store_residues(const Gemm &g, const T (&sums)[COUNT], Tile tile, int z) {
     int q = 0;
 #pragma unroll

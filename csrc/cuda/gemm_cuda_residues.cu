@@ -5,8 +5,8 @@
 //     to[z, line, p] = a remainder of x by q = modulus(z), from -128 to 127
 //
 // e is the least exponent for which the 2-norm of the line (a row of a, or a column of b) is below sqrt(P / 2), with
-// some room for roundings. The norm is then more than half of that, and rounding changes an element by at most 2^-54.58
-// times the norm of its line. If RIGHT, the remainders are those of x times (P / q)^-1, and the lines of `to` have the
+// some room for roundings. The norm is then more than sqrt(P / 2) / 2, and rounding changes an element by at most
+// 2^-54.58 times the norm of its line. If RIGHT, the remainders are those of x times (P / q)^-1, and the lines of `to` have the
 // order of `place`.
 //
 // For a line with an infinity or NaN, the kernel stores the exponent SPECIAL. gemm_cuda_combine computes the results of
@@ -15,8 +15,8 @@
 //     TURNED 0   `from` is contiguous along p: adjacent lanes read adjacent runs of RUN elements of a line
 //     TURNED 1   `from` is contiguous across lines: adjacent lanes read adjacent lines
 //
-// Each thread stores RUN bytes of a plane at once. A block has LINES lines and reads them twice, the second time from
-// the caches if they are not too long. Grid: x counts groups of LINES lines.
+// Each thread stores RUN bytes of a plane at once. A block reads its LINES lines twice. Short lines are still in the
+// caches the second time. Grid: x counts groups of LINES lines.
 
 #ifndef TURNED
 #define TURNED 0 // 1: adjacent lines are adjacent in memory
@@ -48,15 +48,15 @@ struct Residues {
 };
 
 enum : int { NOTHING = -4096 }; // less than the exponent of any number
-// P / 2, less than what all roundings can add to the square of a norm.
+// P / 2, reduced by more than all roundings can add to the square of a norm.
 #define LIMIT ((double)cofactor(-1).high * (HIGH_UNIT / 2) * (1 - 0x1p-20))
 
 INLINE bool is_finite(double x) {
     return (__double_as_longlong(x) >> 52 & 0x7FF) != 0x7FF;
 }
 
-// Returns the exponent of x > 0: 2^exponent <= x < 2^(exponent + 1). That of subnormal numbers is -1023, which is large
-// enough: times 2^1023, their squares are normal numbers.
+// Returns the exponent of x > 0: 2^exponent <= x < 2^(exponent + 1). For subnormal numbers, the result is -1023. That is
+// enough: if a subnormal number is multiplied by 2^1023, its square is a normal number.
 INLINE int exponent(double x) {
     return (int)(__double_as_longlong(x) >> 52) - 1023;
 }
@@ -102,8 +102,8 @@ INLINE void sweep(const Residues &r, const double *from, long long length, int w
 // Stores the residues of the RUN integers `x` in the planes Z, Z + 1, ...
 template <int Z> INLINE void store(const Residues &r, unsigned char *to, const long long (&x)[RUN]) {
     constexpr unsigned q = modulus(Z), factor = RIGHT ? inverse(Z) : 1;
-    // The weights of the bytes of x + 2^63, mod q; and the bits of the float 2^23, plus what replaces 2^63 and 2^23 by
-    // multiples of q.
+    // `low` and `high` are the weights of the bytes of x + 2^63, mod q. `start` has the bits of the float 2^23, plus a
+    // number that makes the 2^63 and the 2^23 multiples of q.
     constexpr unsigned low = weights(Z, factor, 0), high = weights(Z, factor, 4);
     constexpr unsigned start = 0x4B000000 + 2 * q - shifted(Z, factor, 63) - shifted(Z, 1, 23);
     Vector<unsigned, RUN / 4> words;
@@ -114,9 +114,9 @@ template <int Z> INLINE void store(const Residues &r, unsigned char *to, const l
         for (int j = 0; j < 4; ++j) {
             const unsigned long long bits = (unsigned long long)x[4 * i + j] ^ 1ull << 63;
             const unsigned sum = __dp4a((unsigned)(bits >> 32), high, __dp4a((unsigned)bits, low, start));
-            // A number below 2^20 added to the bits of 2^23 makes the bits of a float that is greater by this number.
-            // The fma rounds its quotient by q to an integer, which is then in the low bits. The error of 1.f / q
-            // changes a remainder by less than 0.56: it may be -128 instead of 127 for q = 255, and no other changes.
+            // If v < 2^20 is added to the bits of the float 2^23, the result has the bits of the float 2^23 + v. The fma
+            // rounds (2^23 + v) / q to an integer, which is in the low bits of its result. The error of 1.f / q shifts a
+            // remainder by less than 0.56. Only for q = 255 does this change a byte: -128 replaces 127.
             const unsigned quotient = __float_as_uint(multiply_add(__uint_as_float(sum), 1.f / q, 0x1.8p23f));
             rest[j] = sum - quotient * q;
         }

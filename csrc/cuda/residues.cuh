@@ -7,8 +7,8 @@
 //     sum over p of x y  =  sum over z of r[z] P / q - Q P      the integer Q makes the absolute value less than P / 2
 //
 // The moduli are the 14 largest pairwise coprime integers up to 256. P, their product, is 2^110.16. The exponents e and
-// f bound the 2-norms of the rows x[i, :] and the columns y[:, j] by sqrt(P / 2). By the Cauchy-Schwarz inequality, no
-// sum exceeds P / 2; the residues therefore determine it.
+// f bound the 2-norms of the rows x[i, :] and the columns y[:, j] by sqrt(P / 2). By the Cauchy-Schwarz inequality,
+// the absolute value of each sum is less than P / 2. The residues therefore determine the sum.
 #ifndef GEMM_CUDA_RESIDUES
 #define GEMM_CUDA_RESIDUES
 
@@ -63,8 +63,8 @@ static __device__ constexpr unsigned weights(int z, unsigned factor, int first) 
     return bytes;
 }
 
-// The planes of the right operand have their rows in another order: line i of each 64 lines is row `place(i)`. Then the
-// residues that a lane of gemm_cuda_kmajor holds belong to 16 adjacent columns of out, see `store_residues` there.
+// In a plane of b, line i of each 64 lines is stored as row `place(i)`. With this order, the residues that a lane of
+// gemm_cuda_kmajor holds belong to 16 adjacent columns of out; see `store_residues` there.
 INLINE long long place(long long line) {
     const int i = (int)(line % 64);
     return line - i + i / 4 % 4 * 16 + i / 2 % 2 * 8 + i / 16 * 2 + i % 2;

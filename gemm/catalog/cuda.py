@@ -328,7 +328,10 @@ KMAJOR: tuple[Kernel, ...] = _rows(
 
 
 def _residues(bn: int, stages: int, rate: float, startup: float) -> Kernel:
-    """A row of gemm_cuda_kmajor for float64 by residues. `rate`: GFLOP/s of the int8 products."""
+    """A row of gemm_cuda_kmajor for float64 by residues.
+
+    rate, startup: those of the row for int8 with the same tile, a prediction. `rate` is in GFLOP/s of int8.
+    """
     return _cuda(
         "d", f"kmajor_residues_128x{bn}", "kmajor", "int8 residues modulo 14 numbers, combined exactly", needs=SM_90A,
         precision="high", gflops=rate / 14, startup=startup, MODULI=14,
@@ -336,8 +339,9 @@ def _residues(bn: int, stages: int, rate: float, startup: float) -> Kernel:
         a_lies=1, b_lies=1, maps=3, a_box_k=128, a_box_m=128, b_box_k=128, b_box_n=bn // 2,
         a_swizzle=128, b_swizzle=128, blocks=1, parts=1,
         derived=_ring("(BM + BN) * 128", 0), suits="batch <= 16",
-        # Below this k, the sums of residues are exact. The planes take 14 bytes for each element: at most 30 GB.
-        legal=("k < 131072", "m * k + k * n + m * n < 2147483648"),
+        # Below this k, the sums of residues are exact. The planes take 14 bytes for each element, padding included: at
+        # most 30 GB.
+        legal=("k < 131072", "(m + n + 63) * (k + 15) + m * (n + 63) < 2147483648"),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ options = dict(zip(rest[::2], rest[1::2]))
 source = pathlib.Path(file).read_text()
 with open({log!r}, "a") as log:
     log.write(json.dumps([kernel, options, source]) + "\\n")
-half = "HALF_SUMS=1" in rest[-1] or "PRECISION 16" in source
+half = "HALF_SUMS=1" in rest[-1] or "#define PRECISION 16" in source
 peer = "adreno" not in kernel
 mads, slots = 128, 256 if peer else 160
 stats = dict(full_regs=24, max_waves={peer_waves} if peer else 4, threads_per_wave=128, spill_instrs=0, instrs=900)

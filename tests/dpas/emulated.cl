@@ -1,7 +1,7 @@
 /* The functions of cl_intel_subgroup_matrix_multiply_accumulate and of cl_intel_subgroup_2d_block_io that gemm calls, in
  * terms of shuffles and loads, for OpenCL devices that have Intel's sub-groups but no matrix units.
  *
- * Each function adds the products of 8 rows of a by SG columns of b to 8 x SG sums, where SG is the size of the
+ * Each matrix_mad function adds the products of 8 rows of a by SG columns of b to 8 x SG sums, where SG is the size of the
  * sub-group. A row of a and a column of b have 8 words of 4 bytes, which are 2 halves or bfloat16s, or 4 bytes. A lane
  * has one word of each row of a (SG 8) or half a word (SG 16), 8 words of one column of b, and 8 sums of one column.
  * The sums are rounded after each product: the matrix units round after each word, or less often. */

@@ -202,7 +202,7 @@ def keep(row: Kernel, device: Device, b: DeviceView) -> DeviceView:
     planes = row.params.get("planes", 0)
     if row.params.get("widen"):
         raise TypeError(f"{row.name} does not accept a prepared b")
-    # Products by residues also read b itself, so they replace it by residues each time.
+    # gemm_cuda_combine may read b itself. Therefore b is kept, and each product computes its residues again.
     if row.params.get("MODULI") or (not planes and operand_layout.in_place(row, x) is not None):
         return DeviceView(Kept(b.owner), b.data, b.offset, b.shape, b.strides, b.dtype, device, readonly=True)
     y, step, nbytes = operand_layout.prepared(row, x, operand_layout.BIAS, 0)

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +24,7 @@ import numpy as np
 from gemm.backends.opencl import VENDORS, add_intel_runtime
 from gemm.backends.opencl.context import Handle, numbers
 from gemm.backends.opencl.launch import Launcher
-from gemm.backends.opencl.layout import layouts
+from gemm.backends.opencl.layout import MOST, layouts
 from gemm.backends.opencl.mapped import empty, shared_from
 from gemm.backends.opencl.staging import Traffic
 from gemm.catalog import Kernel
@@ -221,7 +222,7 @@ def _arithmetic(cl_device: Any) -> set[str]:
 
 
 def _sub_groups(cl_device: Any, extensions: set[str]) -> set[str]:
-    """Return the sizes that a kernel may require of sub-groups, and the size for which the device has matrix units.
+    """Return features: the sub-group sizes that a kernel may require, and the size for which there are matrix units.
 
     The functions of cl_intel_subgroup_matrix_multiply_accumulate are defined only for the smallest size.
     """
@@ -329,6 +330,8 @@ class OpenCLBackend(Backend):
     def keep(self, kernel: Kernel, device: Device, b: Operand, *, reproducible: bool) -> DeviceView:
         queue, events = (b.queue, b.owner.events) if isinstance(b, DeviceView) else (None, ())
         layout = layouts(kernel.params, reproducible)[1]
+        if prod(layout.padded(*b.shape)) > MOST:
+            raise KernelFailed(f"{kernel.name} cannot read a prepared b of more than {MOST} elements")
         with device.handle.reported(f"preparing b for {kernel.name} on {device.name}"):
             traffic = Traffic(device.handle, queue or device.handle.queue, list(events))
             kept = traffic.keep(expanded(b, 0), layout)

@@ -27,8 +27,7 @@ class Layout:
             but not integers.
         panel: the number of columns of a panel. The matrix is stored as panels, one after the other, each row-major. 0
             means that the whole matrix is row-major.
-        depth: the number of rows of a panel whose elements of a column are adjacent, as if these rows were one row
-            of words with `depth` elements.
+        depth: in a panel, `depth` successive elements of a column are adjacent, and form a word.
         blocks: whether messages read blocks of rows. Matrices then begin at multiples of 64 bytes, and rows at
             multiples of 16 bytes.
         turned: whether memory contains the transpose of each matrix. All other attributes describe the transpose.

@@ -259,12 +259,14 @@ def shares(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, 
 def _allowed(how: Any, a: np.ndarray, b: np.ndarray, case: Case, size: np.ndarray) -> Any:
     """Return the error bound of the sums. `size` is |alpha|·|a|·|b| + |beta·c|.
 
-    Float64 products by residues lose up to √k·u·‖a‖·‖b‖ besides, where ‖a‖ and ‖b‖ are the 2-norms of a row of a and of
-    a column of b.
+    The bound of float64 products by residues is 3·u·size + √k·u·|alpha|·‖a‖·‖b‖, where ‖a‖ and ‖b‖ are the 2-norms of a
+    row of a and of a column of b.
     """
-    bound = unit(how, a.dtype, case.k) * size
     if how.precision != "high" or how.dtype != "float64":
-        return bound
+        return unit(how, a.dtype, case.k) * size
+    # If `how` is no kernel, the product may also be the work of a kernel that sums in the order of k.
+    k = 1 if isinstance(how, Kernel) else case.k
+    bound = unit(how, a.dtype, k) * size
     rows, columns = (np.sqrt((x.astype(np.longdouble) ** 2).sum(axis)) for x, axis in ((a, -1), (b, -2)))
     return bound + abs(case.alpha) * math.sqrt(case.k) * 2.0**-53 * rows[..., None] * columns[..., None, :]
 

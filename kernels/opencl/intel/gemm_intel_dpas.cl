@@ -18,11 +18,11 @@
  *
  * a is padded to a multiple of TM * GH rows, b to a multiple of TN * GW columns, and both along K to a multiple of BK;
  * `k` is that padded length. Along K, a is padded with -0.0 and b with +0.0: adding their product, -0.0, changes no
- * sum. out and c are not padded. dpas adds D products at a time to a sum, and rounds then: docs/intel.md.
+ * sum. out and c are not padded. docs/intel.md says what is known about the rounding of dpas.
  *
  * With BLOCK_IO, a and b are row-major. One message reads 32 rows of a, or two or four blocks of b, whose elements it
- * packs into words (cl_intel_subgroup_2d_block_io). Elements outside of a matrix become 0. A matrix begins at a
- * multiple of 64 bytes, its rows at multiples of 16 bytes; the rows of a and of b are multiples of 64 bytes long.
+ * packs into words (cl_intel_subgroup_2d_block_io). Elements outside of a matrix become 0. Each matrix begins
+ * at a multiple of 64 bytes, and each row at a multiple of 16 bytes. The length of a row is a multiple of 64 bytes.
  */
 
 #ifndef PRECISION
@@ -65,7 +65,7 @@
 #error "the tile must consist of whole blocks"
 #endif
 
-/* rows: a block of a, as a vector of 8 rows. A lane has a word of each row (SG 8) or half a word (SG 16). */
+/* rows: a lane's part of a block of a. It has a word of each of the 8 rows (SG 8), or half a word (SG 16). */
 #if SG == 8
 #define rows JOIN(JOIN(A_SIGN, int), 8)
 #define READ_A(p) JOIN(as_, rows)(intel_sub_group_block_read8((global const uint *)(p)))
@@ -87,7 +87,7 @@
 #define DPAS intel_sub_group_f16_f16_matrix_mad_k16
 #endif
 #endif
-accum8 __attribute__((overloadable)) DPAS(rows a, int8 b, accum8 sums); /* some compilers have it, but no declaration */
+accum8 __attribute__((overloadable)) DPAS(rows a, int8 b, accum8 sums); /* some compilers implement but do not declare it */
 
 /* READ_LEFT reads 32 rows of BK elements of a, as [BK / STEP][32] rows of blocks. READ_RIGHT reads DEEP * STEP rows of
  * b and the columns of WIDE blocks, as [WIDE][DEEP] blocks of 8 words. */

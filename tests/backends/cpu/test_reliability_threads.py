@@ -164,12 +164,11 @@ def test_copies_have_threads_of_their_own(limit, started):
 def test_copies_go_on_beside_a_product_by_the_threads_that_it_leaves(limit, left, started):
     python(f"""
         gemm.set_num_threads({limit})
-        large = np.random.default_rng(0).standard_normal((2000, 2000))
+        large = np.random.default_rng(0).standard_normal((3000, 3000))
         done = threading.Event()
         def multiply():
-            with engine.leaving({left}):
-                for _ in range(3):
-                    gemm.matmul(large, large, backend="cpu")
+            with engine.leaving({left}):  # one product: between two, all threads would be free
+                gemm.matmul(large, large, backend="cpu")
             done.set()
         before = tasks()
         thread = threading.Thread(target=multiply)

@@ -1,4 +1,4 @@
-"""float64 products by residues: the scheme's bound in exact arithmetic, and the kernels bit for bit what it says."""
+"""float64 products by residues: the scheme's bound in exact arithmetic, and the kernels' results, bit for bit."""
 
 import math
 import struct
@@ -50,7 +50,7 @@ def errors(a, b, result):
 
 
 def chain(a, b):
-    """The product by one fma after the other, rounded to float64 each (sums in long double, which round twice)."""
+    """The product by one fma after the other. Each step is rounded to long double, then to float64."""
     total = np.zeros((a.shape[0], b.shape[1]))
     for p in range(a.shape[1]):
         total = (total + a[:, p : p + 1].astype(np.longdouble) * b[p]).astype(np.float64)
@@ -174,11 +174,13 @@ def combine(machine, rests, e, f):
 
 
 def test_sums_are_combined_exactly(machine, plain_settings):
-    """Integers up to the limit, small ones, 0 by both of its residues, and powers that overflow or are subnormal."""
+    """Integers up to the limit, small, and near to ties; 0 by both residues; results that overflow or are subnormal."""
     random = np.random.default_rng(4)
     bound = ALL // 2 - (ALL >> 21)
-    some = [int(random.integers(1, 2**62)) * bound // 2 ** int(random.integers(62, 172)) for _ in range(500)]
-    some = np.array([0, 0, 1, -1, bound, -bound, 2**52 + 1, 2**109, *some, *(-x for x in some)], object).reshape(9, -1)
+    some = [int(random.integers(1, 2**62)) * bound // 2 ** int(random.integers(62, 172)) for _ in range(498)]
+    ties = 2**108 + 2**55 + 1, 2**108 + 2**55 - 1, -(2**108) - 2**55 - 1, 2**108 + 3 * 2**55 - 1
+    some = [0, 0, 1, -1, bound, -bound, 2**52 + 1, 2**109, *ties, *some, *(-x for x in some)]
+    some = np.array(some, object).reshape(9, -1)
     rests = np.stack([some * pow(ALL // q, -1, q) % q for q in MODULI]).astype(np.uint8)
     rests[1:, 0, 1] = MODULI[1:]
     e, f = random.integers(-1128, 980, 9), random.integers(-1128, 980, some.shape[1])

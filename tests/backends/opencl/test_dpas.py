@@ -4,6 +4,7 @@ tests/conformance runs the kernels with --emulate-dpas, on a runtime that has In
 """
 
 from dataclasses import replace
+from math import prod
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from oracle import check_close, exact
 from gemm.backends.opencl import backend
 from gemm.backends.opencl.layout import fits, layouts
 from gemm.catalog import BY_NAME, KERNELS
+from gemm.core.errors import KernelFailed
 from gemm.core.problem import Device, DeviceView, Problem
 from gemm.select.candidates import unavailable, unfit
 
@@ -58,7 +60,7 @@ def test_rows_that_read_blocks_replace_those_that_pack():
     [
         ({}, True),
         ({"offset": 128}, True),
-        ({"strides": (1 << 20, 208, 2)}, True),  # rows 16 bytes apart from each other
+        ({"strides": (1 << 20, 208, 2)}, True),  # a row stride that is a multiple of 16 bytes, but not of 64
         ({"offset": 32}, False),
         ({"strides": (1 << 20, 196, 2)}, False),
         ({"strides": (1 << 20, 64, 2)}, False),  # rows that overlap
@@ -71,6 +73,14 @@ def test_blocks_are_read_in_place_where_the_hardware_can(change, used):
     view = DeviceView(None, None, 0, (2, 30, 96), (1 << 20, 192, 2), np.dtype(np.float16), None)
     a, _ = layouts(BY_NAME["hgemm_intel_dpas_io_32x64_2x16"].params, ordered=False)
     assert fits(replace(view, **change), a) is used
+
+
+def test_a_prepared_matrix_is_within_the_range_of_the_kernels_positions(monkeypatch):
+    layout = layouts(BY_NAME["hgemm_intel_dpas_48x32_2x8"].params, ordered=False)[1]
+    b = np.zeros((100, 70), np.float16)
+    monkeypatch.setattr(backend, "MOST", prod(layout.padded(*b.shape)) - 1)
+    with pytest.raises(KernelFailed, match="more than"):
+        backend.OpenCLBackend.keep(None, BY_NAME["hgemm_intel_dpas_48x32_2x8"], None, b, reproducible=False)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -124,7 +134,7 @@ def unkind(rng, m, n, k):
 @pytest.mark.parametrize("twice", [False, True], ids=["a word exact", "a word rounded"])
 @pytest.mark.parametrize("rounded", [nearest, truncated], ids=lambda rounded: rounded.__name__)
 def test_sums_by_words_are_within_the_bound(rounded, twice):
-    """Intel documents the order of the sums, not how they are rounded: in any of these ways the bound holds."""
+    """Intel documents the order of the sums, not how they are rounded: four ways are within the bound."""
     rng = np.random.default_rng(0)
     for a, b in unkind(rng, 13, 11, 2000):
         sums = by_words(a, b, rounded, twice=twice)
