@@ -345,7 +345,7 @@ def _residues(bn: int, stages: int, rate: float, startup: float) -> Kernel:
     )  # fmt: skip
 
 
-RESIDUES: tuple[Kernel, ...] = (_residues(256, 4, 1570000, 6.0), _residues(192, 5, 1430000, 7.0))
+RESIDUES: tuple[Kernel, ...] = (_residues(256, 4, 1400000, 7.0), _residues(192, 5, 1340000, 8.0))
 """Kernels for float64 on the tensor cores for int8, by the Chinese remainder theorem."""
 
 
