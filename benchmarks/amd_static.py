@@ -18,8 +18,8 @@ are compiled with the catalog's parameters. The JSON document ("gemm-amd-static/
   an instruction may have two; and loads from memory or local memory.
 - share: the matrix units' part of the loop's instructions, or the multiply-adds for each instruction.
 
-The exit status is 1 if a kernel spills registers, and 2 if clang is missing or a kernel does not compile.
-docs/make_amd_table.py writes the table of the newest record into docs/amd.md.
+The exit status is 1 if a kernel for matrix units spills registers, and 2 if clang is missing or a kernel does not
+compile. docs/make_amd_table.py writes the table of the newest record into docs/amd.md.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ def parse(text: str, entry: str) -> Listing:
 def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
     """Yield (kernel, device) for kernels with `word` in their names."""
     for row in KERNELS:
-        tiled = row.backend == "opencl" and row.name.startswith("sgemm_generic_tile")
         for device in DEVICES if word in row.name else ():
-            if tiled or (row.target == "amd" and backend._wmma(device).issuperset(row.needs)):
+            features = backend._amd(device)
+            shown = row.target == "amd" or row.name.startswith("sgemm_generic_tile")
+            if shown and features.issuperset(row.needs) and row.chosen_on("gpu", features):
                 yield row, device
 
 
@@ -159,7 +160,7 @@ def main() -> int:
         return 2
     version = subprocess.run([options.clang, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
     recorded.save(options.json, recorded.analysis("gemm-amd-static/1", compiler=version, devices=DEVICES, rows=rows))
-    spilling = [row for row in rows if row["spilled"]]
+    spilling = [row for row in rows if row["units"] and row["spilled"]]
     for row in spilling:
         print(f"{row['kernel']} spills on {row['device']}")
     return 1 if spilling or not rows else 0

@@ -26,7 +26,7 @@ def _features(families: list[str], features: frozenset[str]) -> set[str]:
         found |= {f"intel_dpas_{width}" for width in WIDTHS if f"subgroup_size_{width}" in features}
         found |= {"intel_subgroup_2d_block_io"} if f"intel_dpas_{WIDTHS[-1]}" in found else set()
     if "subgroup_size_32" in features:
-        found |= {feature for family in families for feature in backend._wmma(f"{family}00")}
+        found |= {feature for family in families for feature in backend._amd(f"{family}00") - {"rdna"}}
     return found
 
 

@@ -137,24 +137,24 @@ def test_sums_by_words_are_within_the_bound(rounded, twice):
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("gfx1100", {"amd_wmma"}),
-        ("gfx1151:xnack-", {"amd_wmma"}),
-        ("gfx1201", {"amd_wmma", "amd_wmma_gfx12"}),
-        ("gfx1036", set()),
+        ("gfx1100", {"rdna", "amd_wmma"}),
+        ("gfx1151:xnack-", {"rdna", "amd_wmma"}),
+        ("gfx1201", {"rdna", "amd_wmma", "amd_wmma_gfx12"}),
+        ("gfx1036", {"rdna"}),
         ("gfx90a:sramecc+:xnack-", set()),
-        ("gfx1250", set()),  # has other instructions
+        ("gfx1250", {"rdna"}),  # has other instructions
         ("AMD Radeon RX 7900 XTX (radeonsi, navi31, LLVM 19.1.7)", set()),  # Mesa's compiler has no builtins of AMD's
     ],
 )
-def test_amds_units_are_known_by_the_name(name, found):
-    assert backend._wmma(name) == found
+def test_amds_gpus_are_known_by_their_names(name, found):
+    assert backend._amd(name) == found
 
 
 @pytest.mark.parametrize(
     ("name", "types"), [("gfx1100", {"s8s32", "u8s32"}), ("gfx1200", {"h", "b", "s8s32", "u8s32"})]
 )
 def test_rows_for_amd_need_their_generation(name, types):
-    gpu = Device("opencl", "opencl:7", name, "a platform", kind="gpu", features=frozenset(backend._wmma(name)))
+    gpu = Device("opencl", "opencl:7", name, "a platform", kind="gpu", features=frozenset(backend._amd(name)))
     able = [row for row in WMMA if not unavailable(row, gpu)]
     assert len(able) == 2 * len(types)
     assert {row.name.partition("gemm_")[0] for row in able} == types
