@@ -132,7 +132,7 @@ def _reference_rates(row: Kernel, device: Device, example: Problem, facts: probe
     """
     blas = simplest(row.backend, example.dtype, example.inputs)
     measured = facts.rates(blas, device) if blas is not None else None
-    return measured or replace(cost.guess(row, device), memory=facts.memory.get(device.key, 0.0))
+    return measured or replace(cost.guess(row, device), memory=facts.memory.get((device.key, ""), 0.0))
 
 
 class Lineup:

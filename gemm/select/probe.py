@@ -47,8 +47,8 @@ class Facts:
     Attributes:
         devices: {device key: {"name", "driver", "backend", "kind"}}.
         kernels: {(kernel label, device key): {"ok", "error", and the fields of gemm.core.problem.Rates}}.
-        memory: {device key: highest memory rate that a kernel reached}. It is the rate of kernels without one of their
-            own.
+        memory: {(device key, type): highest memory rate that a kernel for this type reached}. A type is the part of the
+            kernels' names before "_", such as "sgemm"; "" stands for all types.
         unavailable: {backend: cause and remedy}.
         deadly: {backend: how its driver killed or hung a process}.
         others: the number of cores that other processes used while the kernels were timed; 0.0 if it is not known.
@@ -59,9 +59,10 @@ class Facts:
         self.devices = {x["device"]: x for x in lines if x["step"] == "device"}
         self.kernels = {(x["kernel"], x["device"]): x for x in lines if x["step"] == "kernel"}
         self.unavailable = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable"}
-        self.memory: dict[str, float] = {}
-        for (_, where), x in self.kernels.items():
-            self.memory[where] = max(self.memory.get(where, 0.0), x.get("memory", 0.0))
+        self.memory: dict[tuple[str, str], float] = {}
+        for (label, where), x in self.kernels.items():
+            for key in ((where, ""), (where, label.partition("_")[0])):
+                self.memory[key] = max(self.memory.get(key, 0.0), x.get("memory", 0.0))
         self.deadly = {x["backend"]: x["cause"] for x in lines if x["step"] == "unavailable" and x.get("deadly")}
         self.others: float = max((x["others"] or 0.0 for x in lines if x["step"] == "load"), default=0.0)
 
@@ -78,12 +79,19 @@ class Facts:
         return None
 
     def rates(self, kernel: Kernel, device: Device) -> Rates | None:
-        """Return the measured rates of `kernel` on `device`; None if the kernel was not measured or failed."""
+        """Return the measured rates of `kernel` on `device`; None if the kernel was not measured or failed.
+
+        Kernels without a memory rate of their own have the highest rate of the device. All kernels for one type that
+        compute in host memory have the highest of their rates: they read the same memory, and what differs is noise of
+        the measurements. Noise would otherwise choose among them, because reading takes most of a small product's time.
+        """
         record = self.of(kernel, device)
         if record is None or not record["ok"]:
             return None
         rates = _rates(record)
-        return rates if rates.memory else replace(rates, memory=self.memory.get(record["device"], 0.0))
+        if device.backend in HOST_BACKENDS:
+            return replace(rates, memory=self.memory[record["device"], kernel.name.partition("_")[0]])
+        return rates if rates.memory else replace(rates, memory=self.memory[record["device"], ""])
 
     def link(self, device: Device) -> Rates | None:
         """Return the rates of any one kernel that passed verification on `device`; None if there is none.

@@ -159,6 +159,24 @@ def test_the_model_counts_what_is_loaded_by_elements():
     assert weigh(naive, rates, 8, 16, 4096) == weigh(naive, rates, 8 * 132, 16 * 8, 4096)
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 8), (32, 32, 32), (1, 2048, 2048), (1024, 1024, 1024)])
+def test_noise_of_the_memorys_rate_chooses_no_cpu_kernel(shape):
+    """Reading takes most of a small product's time, and the kernels for one type read the same memory."""
+    host = Device("cpu", "cpu:0", "a CPU")
+    fast, slow = "sgemm_avx512_12x32", "sgemm_avx2_6x16"
+    facts = helpers.probed((host, {
+        fast: {"launch": 2e-6, "flops": 1e11, "memory": 1.0e10},
+        slow: {"launch": 2e-6, "flops": 6e10, "memory": 1.5e10},
+        "zgemm_scalar_2x4": {"launch": 2e-6, "flops": 1e9, "memory": 2e9},
+    }))  # fmt: skip
+    problem = Problem("float32", *shape)
+    times = [
+        cost.predict(BY_NAME[name], host, problem, facts.rates(BY_NAME[name], host)).seconds for name in (fast, slow)
+    ]
+    assert times[0] < times[1]
+    assert facts.rates(BY_NAME["zgemm_scalar_2x4"], host).memory == 2e9  # a rate of other types
+
+
 def test_only_gpus_have_the_memory_timed_that_a_kernel_streams():
     asked = []
 
