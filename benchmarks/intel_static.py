@@ -47,7 +47,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import recorded
 from intel import assembly
+from opencl_static import BITS, Failed, defines, measured, programs
 
 from gemm.catalog import KERNELS, Kernel
 from gemm.core import disk_cache
@@ -69,10 +70,6 @@ NAMES = {"bdw": "HD Graphics 5500", "skl": "HD Graphics 530", "icllp": "Iris(R) 
 FEATURES = frozenset({"image", "fp16", "denorms", "fma", "subgroups", "intel_subgroups", "intel_required_subgroup_size",
                       "subgroup_size_8", "subgroup_size_16", "subgroup_size_32"})  # fmt: skip
 """Features that all these GPUs have. Most have no fp64."""
-PROGRAMS = ("", "PIECES", "SPLIT")
-"""The programs that the host builds of a kernel, by the macro that is defined; "" is the plain program."""
-BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "int32": 8}
-"""Bits of an operand's element, by the type of the result. Kernels for int32 multiply int8 operands."""
 GOAL = 0.85
 MATRIX = {"dg2": "Arc A", "arl-h": "Arrow Lake-H", "bmg-g21": "Battlemage", "lnl-m": "Lunar Lake",
           "ptl-h": "Panther Lake", "pvc": "Data Center Max"}  # fmt: skip
@@ -81,10 +78,6 @@ NARROW = {"dg2", "arl-h"}
 """The devices whose matrix units work with sub-groups of 8. The others have 16, and registers of 64 bytes, not 32."""
 TRAFFIC = 1.3
 """The most that a kernel for matrix units may read, as a multiple of its parts of a and b."""
-
-
-class Failed(Exception):
-    """A program is missing or failed. The text is shown to the user."""
 
 
 def gpu(device: str) -> Device:
@@ -114,15 +107,12 @@ def jobs(word: str) -> Iterator[tuple[Kernel, str]]:
 def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int, assembly.Listing]:
     """Compile a kernel. Return the number of work-items per hardware thread, and the assembly.
 
-    program: one of PROGRAMS. Raises Failed if the kernel does not compile.
+    program: one of `programs`. Raises Failed if the kernel does not compile.
     """
-    defines = {name: value for name, value in row.params.items() if name.isupper()}
-    defines |= {"PRECISION": BITS[row.dtype], "ORDERED": 0, "FUSED": 1} | ({program: 1} if program else {})
-    defines |= {"BFLOAT16": 1} if row.dtype == "bfloat16" else {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cl")
         file.write_text(disk_cache.read(row), encoding="utf-8")
-        options = " ".join(f"-D {name}={value}" for name, value in defines.items())
+        options = " ".join(f"-D {each}" for each in defines(row, program))
         options += " -cl-intel-256-GRF-per-thread" * (row.params.get("grf") == 256)
         command = [ocloc, "compile", "-file", str(file), "-device", device, "-out_dir", folder, "-options", options]
         dump = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": folder}
@@ -137,8 +127,7 @@ def compile_row(row: Kernel, device: str, program: str, ocloc: str) -> tuple[int
 
 def measure(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
     """Compile all programs of a kernel. Return its row of the document. Raises Failed."""
-    programs = [program for program in PROGRAMS if program != "SPLIT" or "split" in row.params]
-    (simd, listing), *others = (compile_row(row, device, program, ocloc) for program in programs)
+    (simd, listing), *others = (compile_row(row, device, program, ocloc) for program in programs(row))
     loop = listing.loop or assembly.Loop(())
     if not loop.mads and row.dtype == "float32":
         raise Failed(f"{row.label} for {device}: no loop multiplies and adds")
@@ -160,7 +149,7 @@ def matrix_jobs(word: str, devices: list[str]) -> Iterator[tuple[Kernel, str]]:
 
 def measure_matrix(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
     """Compile all programs of a kernel for matrix units. Return its row of the document. Raises Failed."""
-    (simd, listing), *others = (compile_row(row, device, program, ocloc) for program in ("", "PIECES"))
+    (simd, listing), *others = (compile_row(row, device, program, ocloc) for program in programs(row))
     loop = listing.loop or assembly.Loop(())
     if not loop.dpas:
         raise Failed(f"{row.label} for {device}: no loop uses the matrix units")
@@ -171,12 +160,6 @@ def measure_matrix(row: Kernel, device: str, ocloc: str) -> dict[str, Any]:
         "available": listing.available, "spilled": max(each.spilled for each in (listing, *(x for _, x in others))),
         "traffic": round(loop.read(32 if device in NARROW else 64) / parts, 3), "auto": True,
     }  # fmt: skip
-
-
-def all_rows(word: str, ocloc: str) -> Iterator[dict[str, Any]]:
-    """The rows of the document for all kernels with `word` in their names."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(lambda job: measure(*job, ocloc), list(jobs(word)))
 
 
 def faults(rows: list[dict[str, Any]]) -> list[str]:
@@ -200,52 +183,34 @@ def main() -> int:
     if not shutil.which(options.ocloc):
         print(f"error: {options.ocloc} is not installed: apt-get install intel-opencl-icd", file=sys.stderr)
         return 2
-    if options.matrix:
-        return matrix(options)
-    print(f"{'kernel':44}{'device':8}{'SIMD':>5}{'loop':>6}{'mads':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}")
-    rows = []
     try:
-        for row in all_rows(options.kernels, options.ocloc):
-            rows.append(row)
-            label = row["kernel"] + "".join(f" {name}={value}" for name, value in row["chosen"].items())
-            print("{label:44}{device:8}{simd:5}{loop:6}{mads:6}{sends:6}{share:7.3f}{registers:5}{spilled:9}"
-                  .format(label=label, **row), flush=True)  # fmt: skip
+        found = matrix(options) if options.matrix else shares(options)
     except Failed as reason:
         print(f"error: {reason}", file=sys.stderr)
         return 2
-    recorded.save(options.json, recorded.analysis(
-        "gemm-intel-static/2", compiler=_compiler(), generations=GENERATIONS, rows=rows
-    ))  # fmt: skip
-    short = faults(rows)
+    recorded.save(options.json, found)
+    short = faults(found["rows"])
     for fault in short:
         print(fault)
-    return 1 if short or not rows else 0
+    return 1 if short or not found["rows"] else 0
 
 
-def matrix(options: Any) -> int:
-    """What --matrix does. Returns the exit status."""
+def shares(options: Any) -> dict[str, Any]:
+    """The document of what the script does without --matrix. Raises Failed."""
+    columns = "{kernel:44}{device:8}{simd:5}{loop:6}{mads:6}{sends:6}{share:7.3f}{registers:11}{spilled:9} {chosen}"
+    rows = measured(jobs(options.kernels), partial(measure, ocloc=options.ocloc), columns)
+    return recorded.analysis("gemm-intel-static/2", compiler=_compiler(), generations=GENERATIONS, rows=rows)
+
+
+def matrix(options: Any) -> dict[str, Any]:
+    """The document of --matrix. Raises Failed."""
     devices = list(MATRIX) if options.matrix == "all" else options.matrix.split(",")
-    rows = []
-    print(f"{'kernel':38}{'device':9}{'SIMD':>5}{'loop':>6}{'dpas':>6}{'sends':>6}{'share':>7}{'GRF':>5}{'spilled':>9}"
-          f"{'traffic':>9}")  # fmt: skip
-    try:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            jobs = matrix_jobs(options.kernels, devices)
-            for row in pool.map(lambda job: measure_matrix(*job, options.ocloc), list(jobs)):
-                rows.append(row)
-                print("{kernel:38}{device:9}{simd:5}{loop:6}{dpas:6}{sends:6}{share:7.3f}{available:5}{spilled:9}"
-                      "{traffic:9.2f}".format(**row), flush=True)  # fmt: skip
-    except Failed as reason:
-        print(f"error: {reason}", file=sys.stderr)
-        return 2
+    columns = (
+        "{kernel:38}{device:9}{simd:5}{loop:6}{dpas:6}{sends:6}{share:7.3f}{available:11}{spilled:9}{traffic:9.2f}"
+    )
+    found = measured(matrix_jobs(options.kernels, devices), partial(measure_matrix, ocloc=options.ocloc), columns)
     names = {device: MATRIX[device] for device in devices}
-    recorded.save(options.json, recorded.analysis(
-        "gemm-intel-matrix/1", compiler=_compiler(options.ocloc), devices=names, rows=rows
-    ))  # fmt: skip
-    short = faults(rows)
-    for fault in short:
-        print(fault)
-    return 1 if short or not rows else 0
+    return recorded.analysis("gemm-intel-matrix/1", compiler=_compiler(options.ocloc), devices=names, rows=found)
 
 
 def _compiler(ocloc: str = "ocloc") -> str:

@@ -1,4 +1,5 @@
-# Compile the CUDA kernels for the oldest and the newest architectures. This needs no GPU.
+# Compile the CUDA kernels for the oldest and the newest architectures, and OpenCL kernels for AMD GPUs. This needs no
+# GPU.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install python3-venv
 copy_source "$CI_WORK/cuda"
@@ -15,3 +16,7 @@ compile() { # NAME REQUIREMENT OPTION...
 # because assemblers allocate registers differently, and only the kernels should decide whether registers spill.
 compile 12.9 'nvidia-cuda-nvrtc-cu12==12.9.*' --require sm_53 --only sm_50,sm_53,sm_60,sm_61,sm_70
 compile 13 'nvidia-cuda-nvrtc==13.0.*' --require sm_90a
+
+apt_install clang-19 rocm-device-libs
+say "AMD GPUs"
+"$CI_WORK/cuda-13/bin/python" benchmarks/amd_static.py --json "$CI_REPORTS/amd_static.json"

@@ -23,6 +23,13 @@ def main(argv: Sequence[str] | None, about: str | None, target: Path, document: 
     return 0
 
 
+def between(page: str, marks: tuple[str, str], text: str) -> str:
+    """The page with `text` between the two lines `marks`."""
+    head, _, rest = page.partition(marks[0])
+    _, _, tail = rest.partition(marks[1])
+    return f"{head}{marks[0]}\n{text}\n{marks[1]}{tail}"
+
+
 def recorded(document: dict[str, Any]) -> str:
     """The date and the commit of a recorded run."""
     commit = (document["commit"] or "an unknown commit").replace("-dirty", " with changes")

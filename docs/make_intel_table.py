@@ -88,9 +88,7 @@ def document() -> str:
         (MARKS, table(json.loads(newest.read_text(encoding="utf-8")))),
         (MATRIX_MARKS, matrix_table(matrix)),
     ):
-        head, _, rest = page.partition(marks[0])
-        _, _, tail = rest.partition(marks[1])
-        page = f"{head}{marks[0]}\n{text}\n{marks[1]}{tail}"
+        page = generated.between(page, marks, text)
     return page
 
 

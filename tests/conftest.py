@@ -3,8 +3,8 @@
 --require=NAME[,NAME…] turns skips into failures: a kernel or target must run; a backend must be there, and each of
 its kernels must run unless the hardware lacks a feature that it needs. --thin suits emulators, --full releases, and
 --smoke a first look: see `pytest_collection_modifyitems`.
---cuda-machine=9.0 gives the tests an emulated CUDA GPU; see tests/cuda_machine/README.md. --emulate-dpas gives OpenCL
-devices the matrix units of Intel's GPUs; see tests/dpas.
+--cuda-machine=9.0 gives the tests an emulated CUDA GPU; see tests/cuda_machine/README.md. --emulate-matrix-units
+gives OpenCL devices the matrix units of Intel's or AMD's GPUs; see tests/matrix_units.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # some tests are of what is measured there
 
 import cuda_machine
-import dpas
+import matrix_units
 from conformance import ALL_CHECKS, CHAIN_CHECKS
 from conformance.apart import apart
 from conformance.narrowed import narrowed, unsigned
@@ -79,7 +79,10 @@ def pytest_addoption(parser):
         "--cuda-machine", metavar="CAPABILITY", help="an emulated CUDA GPU, such as 9.0, instead of any real one"
     )
     group.addoption(
-        "--emulate-dpas", action="store_true", help="OpenCL devices with Intel's sub-groups have its matrix units, too"
+        "--emulate-matrix-units",
+        default="",
+        metavar="FAMILY[,FAMILY]",
+        help=f"OpenCL devices with Intel's sub-groups have these matrix units, too: {', '.join(matrix_units.FAMILIES)}",
     )
     group.addoption(
         "--every-row", action="store_true", help="OpenCL kernels that share a source, too, and each source in every way"
@@ -103,8 +106,8 @@ def pytest_configure(config):
     emulated = config.getoption("--cuda-machine")
     if emulated:
         os.environ.update(cuda_machine.environment(emulated))
-    if config.getoption("--emulate-dpas"):
-        dpas.emulate()
+    if families := config.getoption("--emulate-matrix-units"):
+        matrix_units.emulate(families.split(","))
     strange = set(filter(None, config.getoption("--siblings").split(","))) - ALL_CHECKS.keys()
     if strange:
         raise pytest.UsageError(f"--siblings: unknown {', '.join(sorted(strange))}")

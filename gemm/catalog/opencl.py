@@ -20,9 +20,9 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 """The feature that identifies the GPUs for which the Intel rows are written."""
 
 
-_XMX = 10_000
+_MATRIX = 10_000
 """GFLOP/s of float16 on a GPU with matrix units. The rate is not measured: it is 0.3 of the peak that Intel reports for
-its smallest GPUs with these units (8 Xe-cores of Arc or of Lunar Lake: 33 TFLOP/s)."""
+its smallest GPUs with these units (8 Xe-cores of Arc or of Lunar Lake: 33 TFLOP/s). For AMD, it is the same guess."""
 
 
 def _opencl(op: str, form: str, source: str, about: str, needs: tuple[str, ...] = (), **rest: Any) -> Kernel:
@@ -115,9 +115,28 @@ def _intel_dpas(op: str, tile: tuple[int, int], sg: int, grf: int, *, io: int = 
                    + ", twice the registers" * (grf > 128),
                    ("intel_subgroups", f"intel_dpas_{sg}", *[feature] * io), auto_kinds=("gpu",),
                    excluded_features=() if io else (feature,), ordered=False,
-                   precision="high" if op == "b" else "highest", gflops=_XMX * depth // 2, TM=tm, TN=tn, SG=sg, GH=2,
+                   precision="high" if op == "b" else "highest", gflops=_MATRIX * depth // 2, TM=tm, TN=tn, SG=sg, GH=2,
                    GW=2, BK=bk, A_UNSIGNED=int(op[0] == "u"), BLOCK_IO=io, grf=grf,
                    **(layout if io else panels))  # fmt: skip
+
+
+def _amd_wmma(op: str, tile: tuple[int, int]) -> Kernel:
+    """A row for the matrix units of AMD GPUs. A work-group has 2 x 2 sub-groups of 32.
+
+    float16 and bfloat16 need RDNA 4: on RDNA 3, sums of small integers are not exact (docs/amd.md).
+
+    Args:
+        tile: rows and columns of a sub-group.
+    """
+    (tm, tn), bytes_ = tile, "8" in op
+    bk = 32 if bytes_ else 16
+    # The units of RDNA 3 treat a subnormal bfloat16 as zero, and AMD does not document those of RDNA 4.
+    return _opencl(op, f"amd_wmma_{tm}x{tn}_2x32", "amd/gemm_amd_wmma",
+                   f"matrix units, operands packed, {tm}x{tn} outputs a sub-group of 32",
+                   ("amd_wmma",) if bytes_ else ("amd_wmma_gfx12",), auto_kinds=("gpu",), ordered=False,
+                   precision="high" if op == "b" else "highest", gflops=_MATRIX, TM=tm, TN=tn, GH=2, GW=2, BK=bk,
+                   A_UNSIGNED=int(op[0] == "u"), a_rows=2 * tm, a_cols=bk, b_rows=bk, b_cols=2 * tn, a_panel=bk,
+                   b_panel=16, b_depth=bk)  # fmt: skip
 
 
 def _intel_slm(gh: int, gw: int) -> Kernel:
@@ -234,14 +253,15 @@ OPENCL: tuple[Kernel, ...] = (
       for op in ("h", "b", "s8s32", "u8s32")),
     *(_intel_dpas(op, tile, 16, grf, io=1)
       for tile, grf in (((32, 32), 128), ((32, 64), 256)) for op in ("h", "b", "s8s32", "u8s32")),
+    *(_amd_wmma(op, tile) for tile in ((32, 32), (64, 64)) for op in ("h", "b", "s8s32", "u8s32")),
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
-    # The sums of this row's tile do not fit into the 128 registers of Intel's GPUs.
-    _tile("s", (128, 128, 8), (16, 8), 128, excluded_features=_SHUFFLING),
+    # The sums of this tile do not fit into the 128 registers of Intel's GPUs. For AMD's RDNA, clang spills registers.
+    _tile("s", (128, 128, 8), (16, 8), 128, excluded_features=(*_SHUFFLING, "rdna")),
     _tile("s", (64, 64, 16), (8, 4), 384),
     _tile("s", (64, 32, 16), (4, 4), 640),
     _tile("d", (64, 64, 16), (4, 4), 256),
-    _tile("h", (128, 128, 8), (16, 8), 128, excluded_features=_SHUFFLING),
+    _tile("h", (128, 128, 8), (16, 8), 128, excluded_features=(*_SHUFFLING, "rdna")),
     _tile("h", (64, 64, 16), (8, 4), 384),
     # Rows for small products, which mostly wait for memory.
     *(_tile(op, (32, 32, bk), (4, 4), 768, direct=1, busy=busy)

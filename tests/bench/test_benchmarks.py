@@ -322,6 +322,65 @@ def test_intel_faults_are_told(intel):
     assert len(intel.faults([matrix | {"traffic": 1.0, "spilled": 64}])) == 1
 
 
+AMD_LOOP = """\
+\t.text
+helper:
+.LBB0_1:
+\tv_wmma_f32_16x16x16_f16 v[0:7], v[8:11], v[12:15], v[0:7]
+\ts_cbranch_scc1 .LBB0_1
+.Lfunc_end0:
+gemm_x:
+.LBB1_1: ; before the loop
+\tv_mov_b32_e32 v0, 0
+.LBB1_2:
+\tglobal_load_b128 v[8:11], v[16:17], off offset:512 ; a comment
+\ts_wait_loadcnt 0x0
+\t{0}
+\ts_cbranch_scc1 .LBB1_2
+\ts_cbranch_execz .LBB1_4
+.LBB1_4:
+\ts_endpgm
+.Lfunc_end1:
+; Occupancy: 16
+    .sgpr_count:     34
+    .vgpr_count:     78
+"""
+
+
+@pytest.mark.parametrize(
+    ("instruction", "units", "fmas"),
+    [
+        ("v_wmma_i32_16x16x16_iu8 v[0:7], v[8:11], v[12:15], v[0:7] neg_lo:[1,1,0]", 1, 0),
+        ("v_dual_fmac_f32 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6", 0, 2),
+        ("v_dual_fmac_f32 v1, v2, v3 :: v_dual_mov_b32 v4, v5", 0, 1),
+        ("v_pk_fma_f32 v[0:1], v[2:3], v[4:5], v[0:1]", 0, 2),
+        ("v_fmac_f32_e32 v1, v2, v3", 0, 1),
+        ("v_fma_f32 v1, v2, v3, v4", 0, 1),
+    ],
+)
+def test_amd_loop_is_found(monkeypatch, instruction, units, fmas):
+    """Of the kernel, not of other functions of the program."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    amd = importlib.import_module("amd_static")
+    listing = amd.parse(AMD_LOOP.format(instruction), "gemm_x")
+    assert len(listing.loop) == 4
+    assert (listing.units, listing.fmas) == (units, fmas)
+    assert listing.figures == {"sgpr_count": 34, "vgpr_count": 78, "occupancy": 16}
+    with pytest.raises(ValueError, match="no assembly of gemm_y"):
+        amd.parse(AMD_LOOP, "gemm_y")
+
+
+def test_amd_record_is_of_rows_that_are_there_and_none_spills(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    amd = importlib.import_module("amd_static")
+    records = sorted((ROOT / "benchmarks" / "results").glob("*-amd-static/amd_static.json"))
+    if not records:
+        pytest.skip("source distributions carry no recorded runs")
+    rows = json.loads(records[-1].read_text(encoding="utf-8"))["rows"]
+    assert {(row["kernel"], row["device"]) for row in rows} == {(row.name, device) for row, device in amd.jobs("")}
+    assert not any(row["spilled"] for row in rows if row["units"])
+
+
 def _intel_record():
     records = sorted((ROOT / "benchmarks" / "results").glob("*-intel-static/intel_static.json"))
     if not records:
@@ -393,6 +452,7 @@ def test_auto_takes_the_best_row_on_intel_gpus(intel, monkeypatch, device, dtype
 def test_intel_table_is_that_of_the_record():
     _intel_record()  # where there is one
     helpers.run(ROOT / "docs/make_intel_table.py", "--check")
+    helpers.run(ROOT / "docs/make_amd_table.py", "--check")
 
 
 def test_hybrid_is_set_beside_both_sides_alone(tmp_path):

@@ -41,6 +41,10 @@ _EXTENSIONS = {
     "cl_intel_required_subgroup_size", "cl_intel_subgroup_2d_block_io",
 }  # fmt: skip
 """The extensions that become features of a device. A feature's name is that of the extension without cl_ or cl_khr_."""
+_RDNA = re.compile(r"gfx1[0-2][0-9a-f]{2}\b")
+"""Matches AMD's names of its GPUs with RDNA."""
+_WMMA = re.compile(r"gfx1(10|15|20)[0-9a-f]\b")
+"""Matches AMD's names of its GPUs with matrix units: RDNA 3 (gfx110., gfx115.) and RDNA 4 (gfx120.)."""
 _SUB_GROUP_SIZES = 0x4108  # CL_DEVICE_SUB_GROUP_SIZES_INTEL
 _REMEDY = (
     'Install the OpenCL driver of the GPU, or a CPU runtime: pip install "pyopencl[pocl]"; on Termux (Adreno, Mali): '
@@ -171,7 +175,7 @@ def describe(cl_device: Any, key: str, handle: Handle) -> Device:
     features |= {extension.removeprefix("cl_").removeprefix("khr_") for extension in _EXTENSIONS & extensions}
     if (width := _vector_width(cl_device.native_vector_width_float, cl_device.version)) > 1:
         features.add(f"native_float{width}")  # selects tuned parameters in gemm/tuned/cpu.json
-    features |= _arithmetic(cl_device) | _sub_groups(cl_device, extensions)
+    features |= _arithmetic(cl_device) | _sub_groups(cl_device, extensions) | _amd(cl_device.name)
     if "adreno" in f"{cl_device.name} {cl_device.opencl_c_version}".lower():
         features.add("adreno")
     if cl_device.image_support and _image_formats(handle):
@@ -232,6 +236,18 @@ def _sub_groups(cl_device: Any, extensions: set[str]) -> set[str]:
     found = {f"subgroup_size_{size}" for size in sizes}
     if sizes and "cl_intel_subgroup_matrix_multiply_accumulate" in extensions:
         found.add(f"intel_dpas_{min(sizes)}")
+    return found
+
+
+def _amd(name: str) -> set[str]:
+    """Return the features of an AMD GPU with this CL_DEVICE_NAME: its architecture, and its matrix units.
+
+    No extension or query reports them. If the compiler does not know the matrix units, their kernels do not build, and
+    fail their verification.
+    """
+    found = {"rdna"} if _RDNA.match(name) else set[str]()
+    if _WMMA.match(name):
+        found |= {"amd_wmma", *["amd_wmma_gfx12"] * name.startswith("gfx12")}
     return found
 
 

@@ -1,6 +1,7 @@
-"""Intel's matrix units (dpas): which devices have which kernels, and the arithmetic by which the error bound holds.
+"""Matrix units of Intel's and AMD's GPUs: which devices have which kernels, and the arithmetic by which the error bound
+holds.
 
-tests/conformance runs the kernels with --emulate-dpas, on a runtime that has Intel's sub-groups.
+tests/conformance runs the kernels with --emulate-matrix-units, on a runtime that has Intel's sub-groups.
 """
 
 from dataclasses import replace
@@ -19,6 +20,7 @@ from gemm.core.problem import Device, DeviceView, Problem
 from gemm.select.candidates import unavailable, unfit
 
 ROWS = [row for row in KERNELS if row.source.endswith("gemm_intel_dpas.cl")]
+WMMA = [row for row in KERNELS if row.source.endswith("gemm_amd_wmma.cl")]
 UNITS = "cl_intel_subgroup_matrix_multiply_accumulate"
 
 
@@ -83,7 +85,7 @@ def test_a_prepared_matrix_is_within_the_range_of_the_kernels_positions(monkeypa
         backend.OpenCLBackend.keep(None, BY_NAME["hgemm_intel_dpas_48x32_2x8"], None, b, reproducible=False)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS + WMMA, ids=lambda row: row.name)
 def test_precisions_that_rows_serve(row):
     """A unit may treat a subnormal bfloat16 as zero, which only "high" permits. None sums in the order of k."""
 
@@ -142,6 +144,60 @@ def test_sums_by_words_are_within_the_bound(rounded, twice):
         check_close(sums, exact(wide_a, wide_b, None, 1.0, 0.0))
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("gfx1100", {"rdna", "amd_wmma"}),
+        ("gfx1151:xnack-", {"rdna", "amd_wmma"}),
+        ("gfx1201", {"rdna", "amd_wmma", "amd_wmma_gfx12"}),
+        ("gfx1036", {"rdna"}),
+        ("gfx90a:sramecc+:xnack-", set()),
+        ("gfx1250", {"rdna"}),  # has other instructions
+        ("AMD Radeon RX 7900 XTX (radeonsi, navi31, LLVM 19.1.7)", set()),  # Mesa's compiler has no builtins of AMD's
+    ],
+)
+def test_amds_gpus_are_known_by_their_names(name, found):
+    assert backend._amd(name) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "types"), [("gfx1100", {"s8s32", "u8s32"}), ("gfx1200", {"h", "b", "s8s32", "u8s32"})]
+)
+def test_rows_for_amd_need_their_generation(name, types):
+    gpu = Device("opencl", "opencl:7", name, "a platform", kind="gpu", features=frozenset(backend._amd(name)))
+    able = [row for row in WMMA if not unavailable(row, gpu)]
+    assert len(able) == 2 * len(types)
+    assert {row.name.partition("gemm_")[0] for row in able} == types
+    assert all(row.chosen_on("gpu", gpu.features) and not row.chosen_on("cpu", gpu.features) for row in able)
+
+
+def kept(terms, bits):
+    """float64 terms without what is below 2**-bits of the largest power of two in the last axis, toward -infinity."""
+    _, top = np.frexp(np.abs(terms).max(-1, keepdims=True))
+    grid = np.ldexp(1.0, top - 1 - bits)
+    return np.floor(terms / grid) * grid
+
+
+def by_fours(a, b):
+    """a times b as AMD's simulator of gfx1201 sums them: four products along k, by pairs, added to a float32 sum."""
+    sums = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for p in range(0, a.shape[1], 4):
+        products = np.einsum("ip,pj->ijp", a[:, p : p + 4].astype(np.float64), b[p : p + 4].astype(np.float64))
+        pairs = kept(products.reshape(*sums.shape, 2, 2), 24).sum(-1)
+        sums = kept(np.concatenate([sums[..., None].astype(np.float64), pairs], -1), 24).sum(-1).astype(np.float32)
+    return sums
+
+
+def test_sums_by_fours_are_within_the_bound():
+    rng = np.random.default_rng(0)
+    for a, b in unkind(rng, 13, 11, 2000):
+        wide_a, wide_b = a.astype(np.float32), b.astype(np.float32)
+        check_close(by_fours(a, b), exact(wide_a, wide_b, None, 1.0, 0.0))
+    a, b = rng.integers(-9, 10, (13, 400)), rng.integers(-9, 10, (400, 11))
+    assert np.array_equal(by_fours(a, b), a @ b)
+
+
 def test_the_catalog_has_each_type_for_each_size():
+    assert len(WMMA) == 8
     assert len(ROWS) == 24
-    assert all(BY_NAME[row.name] is row for row in ROWS)
+    assert all(BY_NAME[row.name] is row for row in ROWS + WMMA)
