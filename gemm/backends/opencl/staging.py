@@ -390,7 +390,8 @@ class Replay:
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
     """Return the signature of a product: everything that determines its commands, except the buffers and the offsets.
 
-    Of an offset, only the alignment counts, and the distance between operands that share a buffer.
+    Of an offset, only the alignment counts, and the distance between operands that share a buffer. If their elements
+    differ in size, their offsets count.
 
     Returns None if such products cannot be repeated: if `out` shares its buffer with an operand other than c, or if the
     Arrays have no queue or different queues.
@@ -409,9 +410,11 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
             buffers.append(x.base_data)
             key += (x.shape, x.strides, x.offset % ALIGNED, x.dtype)
     shared = list(map(buffers.index, buffers))
-    if shared != [*range(len(buffers))]:  # a Replay moves all operands in one buffer as the first of them
-        offsets = [x.offset for x in (a, b, c, out) if x is not None]
-        key += [offset - offsets[first] for offset, first in zip(offsets, shared, strict=True)]
+    if shared != [*range(len(buffers))]:  # a Replay moves all operands in one buffer as the first of them, in elements
+        arrays = [x for x in (a, b, c, out) if x is not None]
+        for x, first in zip(arrays, map(arrays.__getitem__, shared), strict=True):
+            alike = x.dtype.itemsize == first.dtype.itemsize
+            key.append(x.offset - first.offset if alike else (x.offset, first.offset))
     if out is not None:
         others = buffers[: -2 if c is out else -1]
         if buffers[-1] in others or hasattr(buffers[-1], "svm_ptr"):  # SVM pointers may overlap without being equal

@@ -119,6 +119,23 @@ def test_offsets_into_one_buffer(queue, enqueued):
     assert len(enqueued) == 5
 
 
+def test_operands_of_two_types_in_one_buffer(queue, enqueued):
+    """An offset is set in elements: those of int8 and of int32 move by different numbers."""
+    raw = cla.to_device(queue, np.random.default_rng(0).integers(-8, 9, 1 << 13).astype(np.int8))
+    b = cla.to_device(queue, np.eye(16, dtype=np.int8))
+    for at, gap in ((0, 4096), (64, 4096), (128, 4096), (128, 4032), (64, 4096)):
+        a = cla.Array(queue, (16, 16), np.int8, data=raw.base_data, offset=at)
+        c = cla.Array(queue, (16, 16), np.int32, data=raw.base_data, offset=at + gap)
+        found = gemm.gemm(a, b, c, beta=1, dtype=np.int32, kernel="s8s32gemm_generic_naive")
+        assert np.array_equal(found.get(), a.get().astype(np.int32) + c.get())
+    whole = cla.to_device(queue, np.random.default_rng(0).integers(-8, 9, (4, 8, 8)).astype(np.int8))
+    before = len(enqueued)
+    for at in (0, 1, 2):
+        found = gemm.gemm(whole[at], whole[at + 1], dtype=np.int32, kernel="s8s32gemm_generic_naive")
+        assert np.array_equal(found.get(), whole[at].get().astype(np.int32) @ whole[at + 1].get())
+    assert len(enqueued) == before + 1
+
+
 @pytest.mark.parametrize("kernel", [KERNEL, SPLIT, "sgemm_generic_tile_64x64", "sgemm_generic_tile_direct_32x32"])
 def test_views_of_larger_arrays_repeat_wherever_they_begin(queue, enqueued, kernel):
     """Their alignment alone matters: some kernels read whole vectors of an operand that begins at one."""
