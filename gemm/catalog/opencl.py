@@ -10,8 +10,9 @@ The work-group is WGM x WGN work-items, or the size that the source requires. So
     step        k is computed in multiples of `step`; default BK
 
 Before the probe has ended, `gflops` ranks the rows of a device. For generic and Adreno rows, it is the rate of one
-compute unit of an H200 (2026-11-24), for the rows of CPU runtimes that of a core of a Zen 3. Rows for the GPUs of Intel
-are ranked before these, as they run nowhere else.
+compute unit of an H200 (2026-11-24), for the rows of CPU runtimes that of a core of a Zen 3. A vendor's rows are ranked
+before generic rows on the vendor's GPUs: those for Intel by `_INTEL`, as they run nowhere else, those for Adreno by OWN
+in gemm/select/cost.py.
 """
 
 from __future__ import annotations
