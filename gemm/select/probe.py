@@ -332,7 +332,7 @@ def explore(request: Line) -> Iterator[Line]:
     processes used meanwhile.
     """
     from gemm.select.measure import measure
-    from gemm.select.verify.suite import verify
+    from gemm.select.verify.suite import planned
 
     skip, load = request["skip"], threads.OtherProcesses()
     for name in BACKENDS:
@@ -358,7 +358,9 @@ def explore(request: Line) -> Iterator[Line]:
                 yield {"step": "begin", "what": what}
                 record = {"step": "kernel", "kernel": kernel.label, "device": device.key, "ok": False, "error": ""}
                 try:
-                    verify(backend, kernel, device)
+                    for _, check in planned(backend, kernel, device, full=False):
+                        check()
+                        yield {"step": "begin", "what": what}  # each line of the answer restarts the time limit
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
                 except Exception as error:  # any exception means that the kernel failed
                     yield {**record, "error": str(error) or repr(error)}
