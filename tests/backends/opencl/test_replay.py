@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import gemm
 from gemm.backends import registry
 from gemm.core.errors import BackendUnavailable
 from gemm.frontend import plan_cache
+from gemm.select import worker
 
 cla = pytest.importorskip("pyopencl.array")
 KERNEL = "sgemm_generic_naive"
@@ -306,6 +309,27 @@ def test_packed_operands_are_packed_again(queue, enqueued, kernel):
     assert len(enqueued) == 1
     assert set(packed) == {packed[0]}
     assert packed[0] >= b.nbytes
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
+def test_the_child_of_a_fork_frees_no_objects_of_the_driver(queue, enqueued):
+    """Not even in the fork itself, which ends the era if a probe is running. The driver's locks may be held."""
+    a, b = arrays(queue, (8, 8), (8, 8))
+    gemm.gemm(a, b, kernel=KERNEL)
+    freed, task = [], object()
+    for cache in plan_cache.memos.values():
+        for known in cache.devices._known.values():
+            weakref.finalize(known.replay, freed.append, 1)
+    del cache, known
+    worker._running[task] = task
+    try:
+        if (pid := os.fork()) == 0:
+            plan_cache.forget()
+            os._exit(len(freed))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        del worker._running[task]
+    assert len(enqueued) == 1
 
 
 def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatch):
