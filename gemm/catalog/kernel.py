@@ -44,7 +44,8 @@ class Kernel:
             the order of k.
         ordered_needs: features that a Device must have for ordered accumulation.
         gflops: peak GFLOP/s. In CUDA rows, this is the rate of an H200. In other rows, it is a guess that dispatch uses
-            until the probe has measured the rate; in CPU rows, the guess is for one core.
+            until the probe has measured the rate; in CPU rows, the guess is for one core. In OpenCL rows, the guess
+            only ranks the rows of a device: see catalog/opencl.py.
         startup: microseconds that a product takes in addition to its main loop. In CUDA rows, this is the time before
             and after the loop, on an H200. In NumPy's rows, this is the time of gemm's Python code, which repeated
             products by our own kernels do not run.

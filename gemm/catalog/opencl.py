@@ -8,6 +8,11 @@ The work-group is WGM x WGN work-items, or the size that the source requires. So
                 each column of work-groups. 2: the kernel reads b once for each row of work-groups
     busy        number of work-groups that keep a compute unit of a GPU busy; default 1
     step        k is computed in multiples of `step`; default BK
+
+Before the probe has ended, `gflops` ranks the rows of a device. For generic and Adreno rows, it is the rate of one
+compute unit of an H200 (2026-11-24), for the rows of CPU runtimes that of a core of a Zen 3. A vendor's rows are ranked
+before generic rows on the vendor's GPUs: those for Intel by `_INTEL`, as they run nowhere else, those for Adreno by OWN
+in gemm/select/cost.py.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ _SHUFFLING = ("intel_required_subgroup_size",)
 """The feature that identifies the GPUs for which the Intel rows are written."""
 
 
+_INTEL = 400
+"""GFLOP/s that rank rows for Intel's GPUs before generic rows."""
 _MATRIX = 10_000
 """GFLOP/s of float16 on a GPU with matrix units. The rate is not measured: it is 0.3 of the peak that Intel reports for
 its smallest GPUs with these units (8 Xe-cores of Arc or of Lunar Lake: 33 TFLOP/s). For AMD, it is the same guess."""
@@ -51,7 +58,7 @@ def _adreno(op: str, form: str, tile: tuple[int, int, int], about: str) -> Kerne
     turned, a_image, b_image = half or form.startswith("turned"), form.endswith("images"), "image" in form
     rows, cols = (bk, tm) if turned else (tm, bk)
     return _opencl(op, f"adreno_{form}_{tm}x{tn}", "adreno/gemm_adreno", about, ("image",) * b_image,
-                   auto_kinds=("gpu",), excluded_features=_SHUFFLING,
+                   auto_kinds=("gpu",), excluded_features=_SHUFFLING, gflops=150,
                    space={"WGM": (1, 2, 4, 8, 16), "WGN": (1, 2, 4, 8, 16, 32)},
                    TM=tm, TN=tn, BK=bk, A_TURNED=int(turned), A_IMAGE=int(a_image), B_IMAGE=int(b_image),
                    HALF_SUMS=int(half), WGM=8, WGN=16, a_rows=rows, a_cols=cols, a_turned=int(turned),
@@ -65,7 +72,7 @@ def _shuffles(sg: int) -> tuple[str, ...]:
 def _intel_block_read(tm: int, tn: int) -> Kernel:
     return _opencl("s", f"intel_block_read_{tm}x{tn}_1x8", "intel/sgemm_intel_block_read",
                    f"A and B image2d, intel_sub_group_block_read, {tm}x{tn} outputs a work-item, sub-groups of 8",
-                   ("image", *_shuffles(8)), auto_kinds=("gpu",) if tm == 32 else (),
+                   ("image", *_shuffles(8)), auto_kinds=("gpu",) if tm == 32 else (), gflops=_INTEL,
                    TM=tm, TN=tn, SG=8, a_rows=tm, a_cols=8, a_channels=1,
                    b_rows=8, b_cols=8 * tn, b_channels=1, bits=1)  # fmt: skip
 
@@ -86,7 +93,7 @@ def _intel_simd(op: str, tile: tuple[int, int, int], sg: int = 8, *, barrier: in
                    + ", synchronized" * barrier + ", sums in half: twice as fast" * half, _shuffles(sg),
                    # Gen8 GPUs convert halves before they compute with them, and do not report this. Rows with sums in
                    # half are therefore used only if the user names them.
-                   auto_kinds=() if half else ("gpu",),
+                   auto_kinds=() if half else ("gpu",), gflops=_INTEL,
                    excluded_features=("subgroup_size_8",) if sg > 8 else (),
                    space={"KV": (1, 2, 4)}, derived={"a_cols": "SG * KV", "b_rows": "SG * KV"},
                    TM=tm, TN=tn, SG=sg, GH=gh, KV=kv, BARRIER=barrier, HALF_SUMS=half,
@@ -186,11 +193,11 @@ def _tile(op: str, group: tuple[int, int, int], item: tuple[int, int], split: in
                     TM=tm, TN=tn, BM=bm, BN=bn, BK=bk, DIRECT=direct, split=split, **padded, **rest)  # fmt: skip
 
 
-def _skinny(op: str, tm: int) -> Kernel:
+def _skinny(op: str, tm: int, gflops: float) -> Kernel:
     return _generic(op, f"skinny_{tm}x4", "skinny", "few rows: one pass over B, K split among groups",
                     legal=("WGN <= work_group", f"{_size(op)} * BK * TM <= local_memory"),
                     swap="m > n and a == 'T'",  # out has fewer columns than rows, and a has unit stride along m
-                    auto_kinds=("gpu",), space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
+                    auto_kinds=("gpu",), gflops=gflops, space={"WGN": (64, 128, 256), "BK": (32, 64, 128)},
                     TM=tm, TN=4, WGN=128, BK=64, split=64, streams=2, b_rows=1, b_cols=4)  # fmt: skip
 
 
@@ -208,7 +215,8 @@ def _dot(op: str, bm: int, bn: int, *, tm: int, bk: int, split: int, **rest: Any
 
 def _panel(op: str, vec: int) -> Kernel:
     return _generic(op, f"panel_4x{3 * vec}", "panel", "CPU runtimes: outputs in vector registers, B in panels",
-                    auto_kinds=("cpu",), space={"TM": (2, 4, 6, 8, 12), "VEC": (2, 4, 8, 16), "NV": (1, 2, 3)},
+                    auto_kinds=("cpu",), gflops=60 if op == "s" else 30,
+                    space={"TM": (2, 4, 6, 8, 12), "VEC": (2, 4, 8, 16), "NV": (1, 2, 3)},
                     derived={"TN": "NV * VEC", "b_panel": "NV * VEC"},
                     TM=4, NV=3, VEC=vec, a_rows=1, a_cols=1, b_rows=1)  # fmt: skip
 
@@ -219,18 +227,19 @@ def _packed(bm: int, bn: int, *, tm: int, tn: int) -> Kernel:
     return _generic("s8s32", f"packed_{bm}x{bn}", "packed", f"four bytes an instruction, {tm}x{tn} outputs a work-item",
                     needs=("integer_dot_product",),
                     legal=("BM * BN <= TM * TN * work_group", whole, "BK * (BM + BN + 8) <= local_memory"),
-                    auto_kinds=("gpu",), space={"TM": (4, 8), "TN": (4, 8), "BK": (32, 64, 128)},
+                    auto_kinds=("gpu",), gflops=300, space={"TM": (4, 8), "TN": (4, 8), "BK": (32, 64, 128)},
                     BM=bm, BN=bn, BK=64, TM=tm, TN=tn, split=512)  # fmt: skip
 
 
 def _local(op: str) -> Kernel:
     return _generic(op, "local_16x16", "local_16x16", "tiles of A and B in local memory, one output a work-item",
                     legal=("BM * BN <= work_group", f"(BM * (BK + 1) + BK * (BN + 1)) * {_size(op)} <= local_memory"),
-                    BM=16, BN=16, BK=16, busy=2)  # fmt: skip
+                    BM=16, BN=16, BK=16, busy=2, gflops=25)  # fmt: skip
 
 
 def _naive(op: str) -> Kernel:
-    return _generic(op, "naive", "naive", "one output a work-item, directly from memory", WGM=8, WGN=16, busy=8)
+    return _generic(op, "naive", "naive", "one output a work-item, directly from memory", WGM=8, WGN=16, busy=8,
+                    gflops=20 if op == "d" else 40)  # fmt: skip
 
 
 OPENCL: tuple[Kernel, ...] = (
@@ -257,21 +266,22 @@ OPENCL: tuple[Kernel, ...] = (
     *(_intel_slm(gh, gw) for gh, gw in ((8, 16), (4, 16), (16, 16))),
     *(_local_vec4(suffix, um, un) for suffix, um, un in (("", 1, 1), ("_unroll", 2, 1))),
     # The sums of this tile do not fit into the 128 registers of Intel's GPUs. For AMD's RDNA, clang spills registers.
-    _tile("s", (128, 128, 8), (16, 8), 128, excluded_features=(*_SHUFFLING, "rdna")),
-    _tile("s", (64, 64, 16), (8, 4), 384),
-    _tile("s", (64, 32, 16), (4, 4), 640),
-    _tile("d", (64, 64, 16), (4, 4), 256),
-    _tile("h", (128, 128, 8), (16, 8), 128, excluded_features=(*_SHUFFLING, "rdna")),
-    _tile("h", (64, 64, 16), (8, 4), 384),
+    _tile("s", (128, 128, 8), (16, 8), 128, excluded_features=(*_SHUFFLING, "rdna"), gflops=350),
+    _tile("s", (64, 64, 16), (8, 4), 384, gflops=320),
+    _tile("s", (64, 32, 16), (4, 4), 640, gflops=230),
+    _tile("d", (64, 64, 16), (4, 4), 256, gflops=77),
+    _tile("h", (128, 128, 8), (16, 8), 128, excluded_features=(*_SHUFFLING, "rdna"), gflops=280),
+    _tile("h", (64, 64, 16), (8, 4), 384, gflops=250),
     # Rows for small products, which mostly wait for memory.
-    *(_tile(op, (32, 32, bk), (4, 4), 768, direct=1, busy=busy)
-      for op, bk, busy in (("s", 32, 3), ("d", 16, 3), ("h", 16, 3), ("s8s32", 32, 2))),
-    _tile("s", (64, 64, 16), (4, 4), 384, direct=1),
-    _tile("s", (128, 16, 16), (8, 4), 512, direct=1, swap="m < n", excluded_features=_SHUFFLING),
-    *(_skinny(op, tm) for op, tm in (("s", 1), ("s", 4), ("s", 16), ("d", 4), ("h", 4))),
-    _dot("s", 8, 1, tm=2, bk=512, split=4096),
-    *(_dot(op, 16, 4, tm=4, bk=512, split=2048) for op in "sdh"),
-    _dot("s", 32, 16, tm=4, bk=256, split=1024, excluded_features=_SHUFFLING),
+    *(_tile(op, (32, 32, bk), (4, 4), 768, direct=1, busy=busy, gflops=gflops)
+      for op, bk, busy, gflops in (("s", 32, 3, 190), ("d", 16, 3, 65), ("h", 16, 3, 130), ("s8s32", 32, 2, 170))),
+    _tile("s", (64, 64, 16), (4, 4), 384, direct=1, gflops=220),
+    _tile("s", (128, 16, 16), (8, 4), 512, direct=1, swap="m < n", excluded_features=_SHUFFLING, gflops=190),
+    *(_skinny(op, tm, gflops)
+      for op, tm, gflops in (("s", 1, 48), ("s", 4, 220), ("s", 16, 240), ("d", 4, 88), ("h", 4, 150))),
+    _dot("s", 8, 1, tm=2, bk=512, split=4096, gflops=20),
+    *(_dot(op, 16, 4, tm=4, bk=512, split=2048, gflops=60) for op in "sdh"),
+    _dot("s", 32, 16, tm=4, bk=256, split=1024, excluded_features=_SHUFFLING, gflops=65),
     *(_panel(op, vec) for op, vec in (("s", 8), ("d", 4))),
     _packed(64, 64, tm=8, tn=4),
     *(_local(op) for op in ("s", "d", "h", "s8s32")),

@@ -130,8 +130,8 @@ def run(
 
     Returns:
         The plan that succeeded, if the next product like this one may use the plan again. Otherwise None: a candidate
-        ran out of memory (see `deliver`), calibration is still timing products to decide which plan is fastest
-        (gemm.select.calibration), or the plan is temporary (Plan.meanwhile).
+        ran out of memory (see `deliver`), or calibration is still timing products to decide which plan is fastest
+        (gemm.select.calibration). A temporary plan (Plan.meanwhile) may be used again, until the plan cache's era ends.
     """
     out = operands[3]
     given = operands if problem.fused else operands[:6]
@@ -153,6 +153,6 @@ def run(
 
     holder = out.device if isinstance(out, DeviceView) else None
     delivered = deliver(problem, backend, kernel, holder, attempt, first and first[0])
-    if delivered is None or delivered.meanwhile:
+    if delivered is None or (delivered.rival < math.inf and calibration.doubtful(delivered)):
         return None
-    return delivered if delivered.rival == math.inf or not calibration.doubtful(delivered) else None
+    return delivered

@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import numbers
+import os
 import threading
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -304,8 +305,19 @@ memos: dict[object, PlanCache] = {}
 """{options: PlanCache} for `gemm.gemm`. front.c reads this dictionary."""
 
 
+_inherited: list[dict[object, PlanCache]] = []
+_owner = [os.getpid()]
+
+
 def forget() -> None:
-    """End the era: no product that was learned or started before this call is repeated from the cache."""
+    """End the era: no product that was learned or started before this call is repeated from the cache.
+
+    The child of a fork keeps the caches of its parent in memory. Freeing them would call drivers, which do not survive
+    a fork: their locks may be held.
+    """
+    if _owner[0] != os.getpid():
+        _owner[0] = os.getpid()
+        _inherited.append(dict(memos))
     _memo.forget()
     memos.clear()
 

@@ -14,7 +14,7 @@ import os
 import platform
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -180,7 +180,9 @@ def lineup(
         try:
             if cause:
                 raise BackendUnavailable(row.backend, cause.removeprefix(f"{row.backend}: "))
-            devices = registry.backend(row.backend).devices()
+            # Before the probe has ended, a worker loads the drivers first: they may kill the process.
+            known = registry.backend(row.backend).devices if trusting or facts else partial(probe.devices, row.backend)
+            devices = known()
         except BackendUnavailable as error:
             nowhere = Device(row.backend, row.backend, "none")
             found.append(RowOnDevice(row, nowhere, example, facts, trusting=trusting, why_not=error.told))

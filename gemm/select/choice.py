@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gemm.backends import registry
 from gemm.catalog import HOST_BACKENDS, simplest
 from gemm.core.errors import BackendUnavailable
-from gemm.core.problem import Candidate, Device, Plan, Problem
+from gemm.core.problem import SPLIT, Candidate, Device, Plan, Problem
 from gemm.select import cost, probe, verification, worker
 from gemm.select.candidates import Lineup, RowOnDevice, admitted, away, example, lineup, lineup_on, types, unfit
 
@@ -101,18 +101,20 @@ def _choose(request: Request, patient: bool, generation: int) -> Plan:
     best = queue.pop(without)
     if kernel is None and best is not None and best.kernel.backend not in HOST_BACKENDS:
         best, standing_in = _standing_in(best, queue, without, patient=patient)
+    if queue.searching:
+        probe.soon()  # only now: the probe must not compete with the verification for which the product waits
     if best is None or best.seconds is None:
         raise _refusal(problem, backend, kernel, queue.weighed())
     reason = "asked for by name" if kernel else "least predicted time"
     if holder is not None:
         reason += f", on {holder.key}, where the operands are"
     elif queue.searching:
-        reason += ", until devices have been looked for"
+        reason += f", until {'all kernels have been timed' if queue.away else 'devices have been looked for'}"
     elif not kernel and backend == "auto" and queue.facts is None and not queue.away:
         reason += ", too small for any other device to be looked for"
     if standing_in:
         reason += ", until a sooner one is verified"
-    doubted = holder is None and (queue.away or best.kernel.third_party)
+    doubted = holder is None and not queue.searching and (queue.away or best.kernel.third_party)
     rival = queue.rival(best.device) if doubted else math.inf
     return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival,
                 meanwhile=standing_in or queue.searching)  # fmt: skip
@@ -126,7 +128,7 @@ class _Queue:
     Attributes:
         away: whether the queue has candidates that do not compute in host memory.
         facts: the results of the probe; None if the queue was made without them.
-        searching: whether a search for devices is running.
+        searching: whether the queue was made before the probe has ended. Its results may change the choice.
     """
 
     def __init__(self, problem: Problem, facts: probe.Facts | None = None) -> None:
@@ -193,6 +195,9 @@ def _considered(request: Request) -> _Queue:
 
     Devices are searched for if the backend or the kernel needs one, or if the problem is so large that a device could
     be faster than the CPU.
+
+    If the caller names a backend that computes on devices, the product does not wait for the probe, which verifies and
+    times all kernels. The catalog's guesses rank the kernels, and the first kernel is verified now (`_standing_in`).
     """
     problem, backend, kernel, holder, _ = request
     rows, kind, facts = admitted(backend, kernel), example(problem), probe.recalled[probe.entry()]
@@ -212,7 +217,10 @@ def _considered(request: Request) -> _Queue:
     elif all(row.backend in HOST_BACKENDS for row in rows):
         return queue
     if kernel is None and queue.facts is None:
-        queue = _Queue(problem, facts or probe.facts())  # guesses must not be compared with measured rates
+        # Guesses must not be compared with measured rates, nor with guesses for other backends.
+        waits = backend in SPLIT or len({row.backend for row in rows}) > 1 or worker.this_thread.waits
+        queue = _Queue(problem, facts or (probe.facts() if waits else None))
+        queue.searching = queue.facts is None
         queue.add(lineup(kind, backend, kernel, queue.facts, host=True, trusting=True))
     queue.add(lineup(kind, backend, kernel, queue.facts, host=False, trusting=kernel is not None))
     queue.away = True
@@ -229,7 +237,7 @@ def _on_holder(queue: _Queue, kind: Problem, request: Request) -> _Queue:
     # Kernels with `lazy_verify` are verified without the probe, and operands on the device need no measured link. If
     # all kernels have `lazy_verify`, the probe's results are therefore not needed.
     if queue.facts is None and kernel is None and not all(row.lazy_verify for row in rows):
-        queue.facts = probe.soon() if backend == "auto" else probe.facts()
+        queue.facts = probe.facts() if worker.this_thread.waits else None
         queue.searching = queue.facts is None
     queue.add(lineup_on(kind, backend, kernel, queue.facts, holder))
     return queue

@@ -310,8 +310,6 @@ def answer(request: Line) -> Iterator[Line]:
 
 
 def _check(request: Line) -> Iterator[Line]:
-    from gemm.select.verify.suite import planned
-
     name, key = request["kernel"], request["device"]
     kernel, error = BY_NAME[name], ""
     backend = registry.backend(kernel.backend)
@@ -320,9 +318,7 @@ def _check(request: Line) -> Iterator[Line]:
     try:
         alike = [device for device in backend.devices() if (device.name, device.driver) == about]
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
-        for passed, check in planned(backend, kernel, device, full=False):
-            check()
-            yield {"step": "begin", "what": f"what follows {passed}"}  # each line of the answer restarts the time limit
+        yield from _checked(kernel, device)
     except (BackendUnavailable, StopIteration) as failure:  # a lack of the device is no fault of the kernel
         left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
         yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}
@@ -330,6 +326,15 @@ def _check(request: Line) -> Iterator[Line]:
     except Exception as failure:  # any exception means that the kernel failed
         error = str(failure) or repr(failure)
     yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}
+
+
+def _checked(kernel: Kernel, device: Device) -> Iterator[Line]:
+    """Verify `kernel`. Yield a line after each check, because each line of an answer restarts the time limit."""
+    from gemm.select.verify.suite import planned
+
+    for _, check in planned(registry.backend(kernel.backend), kernel, device, full=False):
+        check()
+        yield {"step": "begin", "what": f"{kernel.label} on {device.key}"}
 
 
 def explore(request: Line) -> Iterator[Line]:
@@ -340,7 +345,6 @@ def explore(request: Line) -> Iterator[Line]:
     processes used meanwhile.
     """
     from gemm.select.measure import measure
-    from gemm.select.verify.suite import verify
 
     skip, load = request["skip"], threads.OtherProcesses()
     for name in BACKENDS:
@@ -366,7 +370,7 @@ def explore(request: Line) -> Iterator[Line]:
                 yield {"step": "begin", "what": what}
                 record = {"step": "kernel", "kernel": kernel.label, "device": device.key, "ok": False, "error": ""}
                 try:
-                    verify(backend, kernel, device)
+                    yield from _checked(kernel, device)
                     yield {**record, "ok": True, **vars(measure(backend, kernel, device))}
                 except Exception as error:  # any exception means that the kernel failed
                     yield {**record, "error": str(error) or repr(error)}

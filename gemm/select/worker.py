@@ -145,8 +145,16 @@ def _stop() -> None:
         task.stop()
 
 
+def _forked() -> None:
+    """Forget the parent's tasks. Choices that would hold until one of these tasks ends are made again."""
+    if _running:
+        _running.clear()
+        for callback in finished:
+            callback()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)
+    os.register_at_fork(after_in_child=_forked)
 
 
 Line = dict[str, Any]

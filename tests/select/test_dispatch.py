@@ -696,6 +696,17 @@ def test_a_probe_says_how_many_cores_other_processes_used(monkeypatch):
     assert list(probe.explore({"skip": list(BACKENDS), "verify": False})) == []  # it times nothing
 
 
+def test_each_check_of_a_probe_restarts_its_time_limit():
+    """As in the verification of one kernel: the probe must not reject a slow kernel that a product has waited for."""
+    backend = registry.backend("numpy")
+    first, *others = (row.label for row in probe._variants("numpy", backend.devices()[0]))
+    skip = [name for name in BACKENDS if name != "numpy"] + [f"{name} on numpy:0" for name in others]
+    lines = list(probe.explore({"skip": skip, "verify": True}))
+    begun = [line for line in lines if line == {"step": "begin", "what": f"{first} on numpy:0"}]
+    assert len(begun) > 5
+    assert [line["ok"] for line in lines if line["step"] == "kernel"] == [True]
+
+
 @pytest.mark.parametrize("others", [None, 0.4, 1.8])
 def test_a_disturbed_probe_is_mentioned_and_repeated_by_gemm_tune(monkeypatch, capsys, others):
     device = registry.backend("cpu").devices()[0]

@@ -165,3 +165,17 @@ def test_a_row_is_chosen_for_what_suits_it_unless_it_is_named(k, trusting, why):
     entrant = candidates.RowOnDevice(row, HOPPER, candidates.example(problem), None, trusting=trusting)
     found = entrant.weigh(problem)
     assert (found.why_not, found.seconds is None) == (why, bool(why))
+
+
+@pytest.mark.parametrize(("vendor", "features", "target"), [
+    ("adreno", {"image", "fp16", "adreno"}, "adreno"), ("other", {"image", "fp16"}, "generic"),
+    ("intel", {"image", "intel_subgroups", "intel_required_subgroup_size", "subgroup_size_8"}, "intel"),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_before_the_probe_a_vendors_kernels_come_first_on_its_gpus(vendor, features, target, dtype):
+    gpu = replace(GPU, features=frozenset(features), name=vendor)
+    for size in (64, 512, 4096):
+        problem = Problem(dtype, size, size, size, device=gpu.key)
+        entrants = candidates.lineup_on(candidates.example(problem), "opencl", None, None, gpu)
+        soonest = min((x.weigh(problem) for x in entrants.all if not x.why_not), key=lambda x: x.seconds or 1e9)
+        assert soonest.kernel.target == target, soonest

@@ -60,6 +60,9 @@ reads with any strides (Layout.strided)."""
 PACKED = Layout()
 STRIDED = Layout(strided=True)
 
+ALIGNED = 64
+"""The greatest alignment, in bytes, of an operand that kernels read in place: see `fits`."""
+
 _GROUPS = 65535  # every driver supports this number of work-groups along the second and the third axis
 
 
@@ -238,7 +241,7 @@ def fits(view: DeviceView, layout: Layout) -> bool:
     if layout.panel or col != 1 or row < 1:
         return False
     if layout.blocks:
-        base, step = max(1, 64 // itemsize), max(1, 16 // itemsize)
+        base, step = max(1, ALIGNED // itemsize), max(1, 16 // itemsize)
         if row < padded[1]:  # rows that overlap
             return False
     else:

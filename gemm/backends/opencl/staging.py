@@ -6,8 +6,8 @@ can read it; otherwise a small kernel packs it.
 
 A `Traffic` contains the commands of one call. A `Replay` enqueues the commands again for other device arrays. This
 saves the time to check the arguments, choose a kernel, cut the product and set the kernel's arguments, which together
-take longer than a small product runs. Operands with equal shapes, strides, offsets, types and queue need the same
-kernels with other buffers.
+take longer than a small product runs. Operands with equal shapes, strides, types, alignment and queue need the same
+kernels with other buffers and offsets.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from gemm.backends.opencl.context import Handle, Memory, unmapped
-from gemm.backends.opencl.layout import Layout, Staged, in_place
+from gemm.backends.opencl.layout import ALIGNED, MOST, Layout, Staged, in_place
 from gemm.core import backend, disk_cache
 from gemm.core.errors import KernelFailed
+from gemm.core.operands import span
 from gemm.core.problem import DeviceView, DType, Ints, Operand
 
 _SQUARE = (32, 8, 1)
@@ -284,7 +285,12 @@ class Replay:
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
         buffers = [None if array is None else array.base_data for array in arrays]
-        self._takers: list[tuple[Any, int, int]] = []  # (kernel, index of the argument, index in `buffers`)
+        # (kernel, index of the buffer's argument, index in `buffers`, the next argument: offset and strides)
+        self._takers: list[tuple[Any, int, int, np.ndarray]] = []
+        self._itemsizes = [1 if array is None else array.dtype.itemsize for array in arrays]
+        self._offsets = [0 if array is None else array.offset for array in arrays]  # in bytes, as they were set last
+        # The greatest offset for which layout.fits decides as for small offsets.
+        self._farthest = MOST - max(span(x.shape, x.strides, x.dtype.itemsize)[1] for x in arrays if x is not None)
         self._commands = []
         self._scale, self._scales = scale, []  # (kernel, argument index) of alpha and beta
         self._scaled = b""  # the bytes of alpha and beta that were set last
@@ -301,7 +307,9 @@ class Replay:
                 kernel.set_arg(at, own.get(id(arg), arg))
                 which = next((i for i, buffer in enumerate(buffers) if buffer is not None and buffer is arg), None)
                 if which is not None:
-                    self._takers.append((kernel, at, which))
+                    place = command.args[at + 1].copy()
+                    place[0] -= self._offsets[which] // self._itemsizes[which]
+                    self._takers.append((kernel, at, which, place))
             if command.scale is not None:
                 self._scales.append((kernel, command.scale))
             self._commands.append((kernel, command.extent, command.group))
@@ -329,11 +337,23 @@ class Replay:
         except (cl.Error, MemoryError):
             return None  # the caller computes the product without the Replay, meets the same error and handles it
 
+    def _move(self, offsets: list[int]) -> None:
+        """Set the arrays' offsets in their buffers (bytes)."""
+        self._offsets = []  # if the driver refuses an offset, the next call sets all of them
+        for kernel, at, which, place in self._takers:
+            moved = place.copy()
+            moved[0] += offsets[which] // self._itemsizes[which]
+            kernel.set_arg(at + 1, moved)
+        self._offsets = offsets
+
     def _enqueue(self, a: Any, b: Any, c: Any, out: Any, scale: np.ndarray) -> Any:
         import pyopencl as cl
 
         if out is None:
             out = type(a)(self._queue, self._shape, self._dtype, allocator=a.allocator)
+        offsets = [0 if array is None else array.offset for array in (a, b, c, out)]
+        if offsets != self._offsets and max(*offsets, *self._offsets) > self._farthest:
+            return None
         pending = out.events
         after = [*a.events] if b is None else [*a.events, *b.events]
         # An in-order queue waits for its own last command anyway.
@@ -342,8 +362,10 @@ class Replay:
         if c is not None and c is not out:
             after += c.events
         arrays = a, b, c, out
-        for kernel, at, which in self._takers:
+        for kernel, at, which, _ in self._takers:
             kernel.set_arg(at, arrays[which].base_data)
+        if offsets != self._offsets:
+            self._move(offsets)
         if (scaled := scale.tobytes()) != self._scaled:
             self._scaled = b""
             for kernel, at in self._scales:
@@ -366,7 +388,10 @@ class Replay:
 
 
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
-    """Return the signature of a product: everything that determines its commands, except the buffers.
+    """Return the signature of a product: everything that determines its commands, except the buffers and the offsets.
+
+    Of an offset, only the alignment counts, and the distance between operands that share a buffer. If their elements
+    differ in size, their offsets count.
 
     Returns None if such products cannot be repeated: if `out` shares its buffer with an operand other than c, or if the
     Arrays have no queue or different queues.
@@ -383,10 +408,16 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
             return None
         else:
             buffers.append(x.base_data)
-            key += (x.shape, x.strides, x.offset, x.dtype)
+            key += (x.shape, x.strides, x.offset % ALIGNED, x.dtype)
+    shared = list(map(buffers.index, buffers))
+    if shared != [*range(len(buffers))]:  # a Replay moves all operands in one buffer as the first of them, in elements
+        arrays = [x for x in (a, b, c, out) if x is not None]
+        for x, first in zip(arrays, map(arrays.__getitem__, shared), strict=True):
+            alike = x.dtype.itemsize == first.dtype.itemsize
+            key.append(x.offset - first.offset if alike else (x.offset, first.offset))
     if out is not None:
         others = buffers[: -2 if c is out else -1]
         if buffers[-1] in others or hasattr(buffers[-1], "svm_ptr"):  # SVM pointers may overlap without being equal
             return None
     # No OpenCL kernel adds a bias.
-    return None if queue is None or bias is not None else (*key, *map(buffers.index, buffers))
+    return None if queue is None or bias is not None else (*key, *shared)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import gemm
 from gemm.backends import registry
 from gemm.core.errors import BackendUnavailable
 from gemm.frontend import plan_cache
+from gemm.select import worker
 
 cla = pytest.importorskip("pyopencl.array")
 KERNEL = "sgemm_generic_naive"
@@ -112,7 +115,76 @@ def test_offsets_into_one_buffer(queue, enqueued):
     for at in (0, 1, 0, 2, 1):
         gemm.gemm(whole[at], whole[at + 1], out=out, kernel=KERNEL)
         assert np.array_equal(out.get(), whole[at].get() @ whole[at + 1].get())
-    assert len(enqueued) == 3
+    assert len(enqueued) == 1
+    for left, right in ((0, 2), (1, 3), (0, 3), (3, 0), (2, 2), (0, 0)):  # other distances are other products
+        gemm.gemm(whole[left], whole[right], out=out, kernel=KERNEL)
+        assert np.array_equal(out.get(), whole[left].get() @ whole[right].get())
+    assert len(enqueued) == 5
+
+
+def test_operands_of_two_types_in_one_buffer(queue, enqueued):
+    """An offset is set in elements: those of int8 and of int32 move by different numbers."""
+    raw = cla.to_device(queue, np.random.default_rng(0).integers(-8, 9, 1 << 13).astype(np.int8))
+    b = cla.to_device(queue, np.eye(16, dtype=np.int8))
+    for at, gap in ((0, 4096), (64, 4096), (128, 4096), (128, 4032), (64, 4096)):
+        a = cla.Array(queue, (16, 16), np.int8, data=raw.base_data, offset=at)
+        c = cla.Array(queue, (16, 16), np.int32, data=raw.base_data, offset=at + gap)
+        found = gemm.gemm(a, b, c, beta=1, dtype=np.int32, kernel="s8s32gemm_generic_naive")
+        assert np.array_equal(found.get(), a.get().astype(np.int32) + c.get())
+    whole = cla.to_device(queue, np.random.default_rng(0).integers(-8, 9, (4, 8, 8)).astype(np.int8))
+    before = len(enqueued)
+    for at in (0, 1, 2):
+        found = gemm.gemm(whole[at], whole[at + 1], dtype=np.int32, kernel="s8s32gemm_generic_naive")
+        assert np.array_equal(found.get(), whole[at].get().astype(np.int32) @ whole[at + 1].get())
+    assert len(enqueued) == before + 1
+
+
+@pytest.mark.parametrize("kernel", [KERNEL, SPLIT, "sgemm_generic_tile_64x64", "sgemm_generic_tile_direct_32x32"])
+def test_views_of_larger_arrays_repeat_wherever_they_begin(queue, enqueued, kernel):
+    """Their alignment alone matters: some kernels read whole vectors of an operand that begins at one."""
+    a, b, c, out = arrays(queue, (12, 3, 800), (12, 800, 16), (12, 3, 16), (12, 3, 16))
+    want = out.get()
+    for turn in range(12):
+        x, y, z, goal = a[turn], b[(5 * turn) % 12], c[(7 * turn) % 12], out[turn]
+        gemm.gemm(x, y, z, alpha=2, beta=-1, out=goal, kernel=kernel)
+        want[turn] = 2 * (x.get() @ y.get()) - z.get()
+        assert np.array_equal(out.get(), want)  # and nothing else was written
+    assert len(enqueued) == 1
+    left, right = a[0].get(), b[0].get()
+    for first in (1, 3, 1, 2, 4, 64, 65, 17):
+        part = slice(first, first + 64)
+        found = gemm.gemm(a[0][:, part], b[0][part], kernel=kernel)
+        assert np.array_equal(found.get(), left[:, part] @ right[part])
+
+
+def test_an_offset_that_the_driver_refuses_is_set_the_next_time(queue, enqueued, monkeypatch):
+    import pyopencl as cl
+
+    whole, b = arrays(queue, (4, 8, 8), (8, 8))
+    for at in (0, 1):
+        gemm.gemm(whole[at], b, kernel=KERNEL)
+    set_arg, failures = cl.Kernel.set_arg, iter([cl.RuntimeError("out of luck")])
+
+    def once(kernel, at, value):
+        for failure in failures if isinstance(value, np.ndarray) and value.dtype == np.int64 else ():
+            raise failure
+        return set_arg(kernel, at, value)
+
+    monkeypatch.setattr(cl.Kernel, "set_arg", once)
+    for at in (2, 2, 1, 3):
+        assert np.array_equal(gemm.gemm(whole[at], b, kernel=KERNEL).get(), whole[at].get() @ b.get())
+    assert len(enqueued) == 2
+
+
+def test_far_offsets_are_not_moved_to(queue, enqueued, monkeypatch):
+    """Beyond 2**31 elements, some kernels read a packed copy."""
+    from gemm.backends.opencl import staging
+
+    monkeypatch.setattr(staging, "MOST", 600)
+    whole, b = arrays(queue, (4, 8, 8), (8, 8))
+    for at in (0, 1, 0, 2, 2, 3):
+        assert np.array_equal(gemm.gemm(whole[at], b, kernel=KERNEL).get(), whole[at].get() @ b.get())
+    assert len(enqueued) == 3  # the first, and those with 2 and 3
 
 
 def test_results_are_awaited_across_queues(queue, enqueued, monkeypatch):
@@ -237,6 +309,27 @@ def test_packed_operands_are_packed_again(queue, enqueued, kernel):
     assert len(enqueued) == 1
     assert set(packed) == {packed[0]}
     assert packed[0] >= b.nbytes
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
+def test_the_child_of_a_fork_frees_no_objects_of_the_driver(queue, enqueued):
+    """Not even in the fork itself, which ends the era if a probe is running. The driver's locks may be held."""
+    a, b = arrays(queue, (8, 8), (8, 8))
+    gemm.gemm(a, b, kernel=KERNEL)
+    freed, task = [], object()
+    for cache in plan_cache.memos.values():
+        for known in cache.devices._known.values():
+            weakref.finalize(known.replay, freed.append, 1)
+    del cache, known
+    worker._running[task] = task
+    try:
+        if (pid := os.fork()) == 0:
+            plan_cache.forget()
+            os._exit(len(freed))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        del worker._running[task]
+    assert len(enqueued) == 1
 
 
 def test_what_replays_hold_is_bounded_and_given_back(queue, enqueued, monkeypatch):
