@@ -46,6 +46,8 @@ def emulate(families: list[str]) -> None:
         elif "_amdgcn_wmma_" in source:
             source = source.replace("kernel void", "__attribute__((intel_reqd_sub_group_size(32))) kernel void")
             source = "#define __GFX12__ 1\n" * ("gfx12" in families) + _source("wmma") + source
+            # The compiler takes up to a minute to optimise the large tiles.
+            options = options.replace("-D TM=64", "-D TM=64 -cl-opt-disable")
         return build(handle, source, options)
 
     backend.describe, context.Handle._build = described, built
