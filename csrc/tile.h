@@ -715,6 +715,7 @@ const gemm_kernel KERNEL = {
     .b_packed = sizeof(T),
     .mr = MR,
     .nr = NR,
+    .lanes = VL,
     .k_group = 1,
     .flags = FLAGS,
     .compute = COMPUTE,

@@ -65,6 +65,7 @@ static void dgemm_dispatch(const gemm_block *block) {
                                                  sizeof(T),                         \
                                                  4,                                 \
                                                  4,                                 \
+                                                 4,                                 \
                                                  1,                                 \
                                                  GEMM_UNPACKED_A | GEMM_UNPACKED_B, \
                                                  letter##gemm_dispatch,             \

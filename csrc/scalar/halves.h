@@ -43,4 +43,4 @@ static void compute(const gemm_block *block) {
     without_fma_compute(block);
 }
 
-#define HALF_ROW(name) {#name, 2, 2, 2, 4, 4, 4, 4, 4, 1, 0, compute, pack_a, pack_b}
+#define HALF_ROW(name) {#name, 2, 2, 2, 4, 4, 4, 4, 4, 4, 1, 0, compute, pack_a, pack_b}
