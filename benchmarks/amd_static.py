@@ -113,8 +113,7 @@ def compiled(row: Kernel, device: str, program: str, tools: tuple[str, Path]) ->
     tools: the compiler, and the folder of the library.
     """
     clang, library = tools
-    # The library's functions that depend on the device's version are not among those that kernels call. The version
-    # may therefore be that of another device.
+    # The kernels call no function of the library that depends on the device's version. The file of any version serves.
     parts = ["opencl", "ocml", "ockl", "oclc_daz_opt_off", "oclc_unsafe_math_off", "oclc_finite_only_off",
              "oclc_correctly_rounded_sqrt_on", "oclc_isa_version_1030", "oclc_abi_version_500",
              f"oclc_wavefrontsize64_{'on' if device.startswith('gfx9') else 'off'}"]  # fmt: skip

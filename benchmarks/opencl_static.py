@@ -1,4 +1,4 @@
-"""What the scripts that compile OpenCL kernels for GPUs that are not present share."""
+"""Code that is shared by the scripts that compile OpenCL kernels for absent GPUs."""
 
 from __future__ import annotations
 

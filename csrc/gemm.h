@@ -87,7 +87,7 @@ typedef struct gemm_kernel {
     const char *name;
     int32_t a_size, b_size, c_size, sum_size; /* sizes of a, b, c (and out) in matrices, and of the sum type */
     int32_t a_packed, b_packed;               /* sizes of a and b in panels */
-    int32_t mr, nr, lanes;                    /* rows and columns of a tile; columns of a vector of sums */
+    int32_t mr, nr, lanes;                    /* rows and columns of a tile; columns that count as one vector */
     int32_t k_group;                          /* panels pad k to a multiple of k_group, which is 1 for float, double */
     int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;

@@ -147,12 +147,13 @@ static void choose_blocking(jobs *all, int threads) {
 }
 
 /* The estimated time of a product of m x n x k with these strides, as far as it differs from that of the transposed
- * product. The unit is a twelfth of a fused multiply-add of vectors, of which a row of C has ceil(n / lanes). b is
- * packed, unless the kernel can read it in place. An element of an a whose rows are not contiguous takes a time of its
- * own. If the rows of out are not contiguous, the driver copies out.
+ * product. The unit is 1/12 of the time of a multiply-add of vectors; a row of C has ceil(n / lanes) vectors. b is
+ * packed, unless the kernel can read it in place. If the rows of a are not contiguous, reading an element takes
+ * BY_COLUMNS units, except in dot products. If the rows of out are not contiguous, copying an element takes SCATTERED
+ * units.
  *
- * The weights minimize the loss against the faster way of 295 products with 2 to 5000 rows and columns, in float and
- * double, with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids: docs/cpu.md. */
+ * The weights minimize the time that is lost, over 295 products, by not choosing the faster of a product and its
+ * transpose, in float and double, with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids: docs/cpu.md. */
 static double time_of(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs, int64_t b_rs,
                       int64_t b_cs, int64_t out_cs) {
     enum { FMA = 12, PACKED = 4, BY_COLUMNS = 10, SCATTERED = 34 };

@@ -11,8 +11,8 @@ The work-group is WGM x WGN work-items, or the size that the source requires. So
 
 Before the probe has ended, `gflops` ranks the rows of a device. For generic and Adreno rows, it is the rate of one
 compute unit of an H200 (2026-11-24), for the rows of CPU runtimes that of a core of a Zen 3. A vendor's rows are ranked
-before generic rows on the vendor's GPUs: those for Intel by `_INTEL`, as they run nowhere else, those for Adreno by OWN
-in gemm/select/cost.py.
+before generic rows on the vendor's GPUs: those for Intel by `_INTEL`, those for matrix units by `_MATRIX`, and those
+for Adreno by OWN in gemm/select/cost.py.
 """
 
 from __future__ import annotations

@@ -376,8 +376,8 @@ class Plan:
         factor: the calibration factor of the model's prediction; already included in `seconds`.
         rival: for host operands, predicted seconds of the fastest candidate on another device; infinite if there is
             none.
-        meanwhile: True: the plan is used only until devices have been found, or a kernel has been verified. The first
-            product after that asks dispatch again.
+        meanwhile: True: the plan is used only until the probe has ended, or a faster kernel has been verified. The
+            first product after that asks dispatch again.
     """
 
     problem: Problem

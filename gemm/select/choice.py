@@ -128,7 +128,7 @@ class _Queue:
     Attributes:
         away: whether the queue has candidates that do not compute in host memory.
         facts: the results of the probe; None if the queue was made without them.
-        searching: whether the queue was made before the probe has ended. Its results may change the choice.
+        searching: whether the results of a probe that has not ended may change the choice.
     """
 
     def __init__(self, problem: Problem, facts: probe.Facts | None = None) -> None:
@@ -196,8 +196,9 @@ def _considered(request: Request) -> _Queue:
     Devices are searched for if the backend or the kernel needs one, or if the problem is so large that a device could
     be faster than the CPU.
 
-    If the caller names a backend that computes on devices, the product does not wait for the probe, which verifies and
-    times all kernels. The catalog's guesses rank the kernels, and the first kernel is verified now (`_standing_in`).
+    If the caller names a backend that computes on devices, except those of SPLIT, the product does not wait for the
+    probe, which verifies and times all kernels. The catalog's guesses rank the kernels, and the first kernel is
+    verified now (`_standing_in`).
     """
     problem, backend, kernel, holder, _ = request
     rows, kind, facts = admitted(backend, kernel), example(problem), probe.recalled[probe.entry()]

@@ -64,9 +64,9 @@ each work-group computes 4 rows instead of all 5.
 """
 
 OWN = 10
-"""Guessed rates of an OpenCL kernel are multiplied by OWN on the GPUs for which the kernel was written.
+"""The guessed rates of kernels for Adreno are multiplied by OWN on Adreno GPUs.
 
-Before the probe has measured rates, such a kernel is thus ranked before generic kernels. OWN is not measured.
+Before the probe has measured rates, these kernels are thus ranked before generic kernels. OWN is not measured.
 """
 
 FASTEST_LINK = 60e9

@@ -81,9 +81,9 @@ class Facts:
     def rates(self, kernel: Kernel, device: Device) -> Rates | None:
         """Return the measured rates of `kernel` on `device`; None if the kernel was not measured or failed.
 
-        Kernels without a memory rate of their own have the highest rate of the device. All kernels for one type that
-        compute in host memory have the highest of their rates: they read the same memory, and what differs is noise of
-        the measurements. Noise would otherwise choose among them, because reading takes most of a small product's time.
+        On devices, a kernel without a memory rate has the device's highest. In host memory, all kernels for one type
+        have the highest rate that one of them reached: they read the same memory, so differences are noise. Noise would
+        otherwise choose among them, because reading takes most of a small product's time.
         """
         record = self.of(kernel, device)
         if record is None or not record["ok"]:
@@ -151,8 +151,8 @@ def devices(backend: str) -> tuple[Device, ...]:
 
     A worker loads the drivers first. The result is stored on disk, so the worker runs once for each set of drivers. If
     the worker dies or hangs, this function raises BackendUnavailable and does not load the driver in this process.
-    Callers that compute no product use this function. `gemm info`, for example, can thus report a driver that kills
-    processes.
+    Callers that compute no product use this function, and so does dispatch before the probe has ended. `gemm info`, for
+    example, can thus report a driver that kills processes.
     """
     if backend not in HOST_BACKENDS:
         found = recalled[entry()] or facts("drivers")

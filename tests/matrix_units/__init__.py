@@ -31,7 +31,10 @@ def _features(families: list[str], features: frozenset[str]) -> set[str]:
 
 
 def emulate(families: list[str]) -> None:
-    """Give the matrix units of `families` to the devices that this process finds from now on. Only one is AMD's."""
+    """Give the matrix units of `families` to the devices that this process finds from now on.
+
+    At most one of `families` is AMD's.
+    """
     describe, build = backend.describe, context.Handle._build
 
     def described(cl_device, key, handle):

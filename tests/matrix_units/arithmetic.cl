@@ -1,5 +1,5 @@
 /* The sums of the emulated matrix units: the products of two words of 4 bytes are added to a sum. The sums are rounded
- * after each product: the matrix units round after several, at most as often. */
+ * after each product: the matrix units round at most as often. */
 
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 

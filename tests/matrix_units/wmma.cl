@@ -4,7 +4,7 @@
  * Each function adds the products of 16 rows of a by 16 columns of b to 16 x 16 sums. A lane has the words (4 bytes) of
  * a row of a and of a column of b, and 8 sums of one column:
  *
- *     gfx12: half of the words. Lanes 16 .. 31 have the other half of the rows and columns of lanes 0 .. 15
+ *     gfx12: half of the words. Lanes 16 .. 31 have the other half of the words of the same rows and columns
  *     gfx11: all words. Lanes 16 .. 31 have the same ones; each word is taken from one of the two lanes here, so that
  *            wrong words in either lane are noticed */
 

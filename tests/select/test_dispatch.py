@@ -697,7 +697,7 @@ def test_a_probe_says_how_many_cores_other_processes_used(monkeypatch):
 
 
 def test_each_check_of_a_probe_restarts_its_time_limit():
-    """As in the verification of one kernel: the probe must not reject a slow kernel that a product has waited for."""
+    """The probe must not reject a slow kernel that passed when a product waited for it."""
     backend = registry.backend("numpy")
     first, *others = (row.label for row in probe._variants("numpy", backend.devices()[0]))
     skip = [name for name in BACKENDS if name != "numpy"] + [f"{name} on numpy:0" for name in others]

@@ -159,8 +159,8 @@ assert probe.recalled[probe.entry()].devices
 
 
 def test_who_names_a_device_waits_for_one_kernel_of_it(python):
-    """A child loads the driver first, as it may kill a process. The other kernels are verified after the product, which
-    is repeated without a new choice until that has ended.
+    """A child process loads the driver first, because a driver may kill its process. The other kernels are verified
+    after the product; until then, the same kernel repeats it.
     """
     told = python(
         f"""{ONCE_TOLD}

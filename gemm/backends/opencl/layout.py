@@ -61,7 +61,7 @@ PACKED = Layout()
 STRIDED = Layout(strided=True)
 
 ALIGNED = 64
-"""The greatest alignment, in bytes, of an operand that kernels read in place: see `fits`."""
+"""The greatest alignment, in bytes, that a kernel requires of an operand in place: see `fits`."""
 
 _GROUPS = 65535  # every driver supports this number of work-groups along the second and the third axis
 

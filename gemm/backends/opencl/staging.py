@@ -285,11 +285,12 @@ class Replay:
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
         buffers = [None if array is None else array.base_data for array in arrays]
-        # (kernel, index of the buffer's argument, index in `buffers`, the next argument: offset and strides)
+        # (kernel, index of the buffer's argument, index in `buffers`, the next argument: strides, and the offset less
+        # that of the array)
         self._takers: list[tuple[Any, int, int, np.ndarray]] = []
         self._itemsizes = [1 if array is None else array.dtype.itemsize for array in arrays]
         self._offsets = [0 if array is None else array.offset for array in arrays]  # in bytes, as they were set last
-        # The greatest offset for which layout.fits decides as for small offsets.
+        # Up to this offset, in bytes, layout.fits surely decides as it does for small offsets.
         self._farthest = MOST - max(span(x.shape, x.strides, x.dtype.itemsize)[1] for x in arrays if x is not None)
         self._commands = []
         self._scale, self._scales = scale, []  # (kernel, argument index) of alpha and beta
@@ -390,8 +391,8 @@ class Replay:
 def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, ...] | None:
     """Return the signature of a product: everything that determines its commands, except the buffers and the offsets.
 
-    Of an offset, only the alignment counts, and the distance between operands that share a buffer. If their elements
-    differ in size, their offsets count.
+    The signature contains the alignment of each offset and, for operands that share a buffer, their distance, or both
+    offsets if their elements differ in size.
 
     Returns None if such products cannot be repeated: if `out` shares its buffer with an operand other than c, or if the
     Arrays have no queue or different queues.
@@ -410,7 +411,7 @@ def signature(a: Any, b: Any, c: Any, out: Any, bias: Any = None) -> tuple[Any, 
             buffers.append(x.base_data)
             key += (x.shape, x.strides, x.offset % ALIGNED, x.dtype)
     shared = list(map(buffers.index, buffers))
-    if shared != [*range(len(buffers))]:  # a Replay moves all operands in one buffer as the first of them, in elements
+    if shared != [*range(len(buffers))]:  # a Replay moves all operands in one buffer by one number of elements
         arrays = [x for x in (a, b, c, out) if x is not None]
         for x, first in zip(arrays, map(arrays.__getitem__, shared), strict=True):
             alike = x.dtype.itemsize == first.dtype.itemsize

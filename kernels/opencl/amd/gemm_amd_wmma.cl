@@ -4,13 +4,13 @@
  *
  * In a panel of b, the elements of a column are adjacent, like those of a row of a: 32 bytes, then the next column.
  *
- *     gfx12: lanes 0 .. 15 have the first 16 bytes of a row of a, lanes 16 .. 31 the second 16 bytes; so for b
- *     gfx11: lanes 0 .. 15 have a row of a each, and lanes 16 .. 31 the same rows once more; so for b
+ *     gfx12: lanes 0 .. 15 have the first 16 bytes of a row of a, lanes 16 .. 31 the second 16 bytes; columns of b alike
+ *     gfx11: lanes 0 .. 15 have a row of a each, and lanes 16 .. 31 the same rows once more; columns of b alike
  *
  * With PRECISION 8, these 32 bytes are the operands of two instructions. Each takes half of every lane's bytes. It does
  * not matter which elements along k these are, because they are the same ones for a and b.
  *
- * Each instruction exists for one of the two generations. The compiler tells which one it compiles for. float16 and
+ * Each instruction exists for one of the two generations. The compiler defines __GFX12__ for the second. float16 and
  * bfloat16 need gfx12, because sums of small integers are not exact on gfx11: docs/amd.md.
  */
 

@@ -123,7 +123,7 @@ def test_offsets_into_one_buffer(queue, enqueued):
 
 
 def test_operands_of_two_types_in_one_buffer(queue, enqueued):
-    """An offset is set in elements: those of int8 and of int32 move by different numbers."""
+    """An offset is set in elements: one distance in bytes is a different number of int8 and of int32 elements."""
     raw = cla.to_device(queue, np.random.default_rng(0).integers(-8, 9, 1 << 13).astype(np.int8))
     b = cla.to_device(queue, np.eye(16, dtype=np.int8))
     for at, gap in ((0, 4096), (64, 4096), (128, 4096), (128, 4032), (64, 4096)):
@@ -141,7 +141,7 @@ def test_operands_of_two_types_in_one_buffer(queue, enqueued):
 
 @pytest.mark.parametrize("kernel", [KERNEL, SPLIT, "sgemm_generic_tile_64x64", "sgemm_generic_tile_direct_32x32"])
 def test_views_of_larger_arrays_repeat_wherever_they_begin(queue, enqueued, kernel):
-    """Their alignment alone matters: some kernels read whole vectors of an operand that begins at one."""
+    """Their alignment alone matters: some kernels read whole vectors if the offset is a multiple of their size."""
     a, b, c, out = arrays(queue, (12, 3, 800), (12, 800, 16), (12, 3, 16), (12, 3, 16))
     want = out.get()
     for turn in range(12):
@@ -313,7 +313,9 @@ def test_packed_operands_are_packed_again(queue, enqueued, kernel):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX only")
 def test_the_child_of_a_fork_frees_no_objects_of_the_driver(queue, enqueued):
-    """Not even in the fork itself, which ends the era if a probe is running. The driver's locks may be held."""
+    """Not even in the hook after the fork, which clears the plan cache if a probe is running: the driver's locks may be
+    held.
+    """
     a, b = arrays(queue, (8, 8), (8, 8))
     gemm.gemm(a, b, kernel=KERNEL)
     freed, task = [], object()
