@@ -6,8 +6,8 @@
 //
 // e is the least exponent for which the 2-norm of the line (a row of a, or a column of b) is below sqrt(P / 2), with
 // some room for roundings. The norm is then more than sqrt(P / 2) / 2, and rounding changes an element by at most
-// 2^-54.58 times the norm of its line. If RIGHT, the remainders are those of x times (P / q)^-1, and the lines of `to` have the
-// order of `place`.
+// 2^-54.58 times the norm of its line. If RIGHT, the remainders are those of x times (P / q)^-1, and the lines of `to`
+// have the order of `place`.
 //
 // For a line with an infinity or NaN, the kernel stores the exponent SPECIAL. gemm_cuda_combine computes the results of
 // such a line from the operands.

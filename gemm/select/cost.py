@@ -64,9 +64,10 @@ each work-group computes 4 rows instead of all 5.
 """
 
 OWN = 10
-"""The guessed rates of kernels for Adreno are multiplied by OWN on Adreno GPUs.
+"""The guessed rate of a kernel is multiplied by OWN on a GPU that has the kernel's target as a feature.
 
-Before the probe has measured rates, these kernels are thus ranked before generic kernels. OWN is not measured.
+Before the probe has measured rates, such a kernel is thus ranked before generic kernels. It matters for kernels that
+also run on other GPUs; kernels that run only on their own GPUs are ranked by the catalog. OWN is not measured.
 """
 
 FASTEST_LINK = 60e9
@@ -89,7 +90,7 @@ def guess(kernel: Kernel, device: Device) -> Rates:
     """
     if modelled(kernel, device):
         return Rates(gpu_model.CALL, 1.0)
-    own = OWN if device.kind == "gpu" and kernel.target in device.features else 1  # the feature "adreno"
+    own = OWN if device.kind == "gpu" and kernel.target in device.features else 1
     return Rates(CALL, kernel.gflops * 1e9 * own * device.limits.get("threads", 1), basis="guessed")
 
 
