@@ -11,3 +11,4 @@ CC="$(python3 -c 'import sysconfig; print(sysconfig.get_config_var("CC"))') -DGE
 # that is the same for all rows. The job test runs them with one row of each type and with each row of float32.
 rows=$(kernels 'row.target == "amx"')
 .venv/bin/python -m pytest tests/conformance -n 2 -q --rows "$rows" -k "bgemm_amx or not (repeated or pending)" --require=amx --kernel-report "$CI_REPORTS/amx.kernels.json"
+.venv/bin/python -m pytest tests/backends/cpu/test_checked_kernels.py -q

@@ -81,6 +81,10 @@ typedef void gemm_block_function(const gemm_block *block);
 typedef void gemm_pack_function(void *to, const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k,
                                 int64_t width);
 
+/* Returns the least biased exponent of the nonzero elements x[i * rs + p * ps] of a `rows` x `k` matrix: 0 if there is a
+ * subnormal element, and more than 255 if all elements are zero. The function is fast if ps is 1. */
+typedef int32_t gemm_least_exponent_function(const void *x, int64_t rs, int64_t ps, int64_t rows, int64_t k);
+
 /* The descriptor that each kernel's file defines. Its name is the name of the kernel's row in the catalog
  * (gemm/catalog). Sizes are in bytes per element. */
 typedef struct gemm_kernel {
@@ -92,6 +96,10 @@ typedef struct gemm_kernel {
     int32_t flags;                            /* a combination of the GEMM_ flags below */
     gemm_block_function *compute;
     gemm_pack_function *pack_a, *pack_b;
+    /* Both are NULL, or the kernel is a checked one: its instructions treat numbers below the least normal float as
+     * zero. If a number that small could occur, gemm_run computes the product with `otherwise`. See checked.h. */
+    gemm_least_exponent_function *least_exponent;
+    const struct gemm_kernel *otherwise;
 } gemm_kernel;
 
 /* The flags of a kernel:
@@ -135,7 +143,7 @@ typedef struct gemm_plan {
     int64_t mc, kc, nc; /* sizes of the cache blocks: mc x kc elements of a, kc x nc elements of b. If m <= 2 * mc, all
                          * rows are one block. gemm_set_blocks chooses the sizes. All sizes give the same bits. */
     int32_t threads;    /* upper limit, including the calling thread */
-    int32_t prepacked;  /* the pointer to b is the output of gemm_prepack, not a matrix */
+    int32_t prepacked;  /* the pointer to b is the output of gemm_prepack, not a matrix; not for checked kernels */
     int32_t ordered;    /* reproducible=True: sums of matrix-vector products are not split over k either */
     int32_t batch_ndim; /* 0 for a single product */
     const int64_t *batch_shape;

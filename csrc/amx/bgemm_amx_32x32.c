@@ -11,3 +11,11 @@
 #define STEP(sums, x, y) _tile_dpbf16ps(sums, x, y)
 #include "amx.h"
 #include "panel.h"
+
+#define CHECKED bgemm_amx_checked_32x32
+#ifdef GEMM_EMULATE_AMX
+#define OTHERWISE bgemm_avx2_6x16
+#else
+#define OTHERWISE bgemm_avx512_6x64
+#endif
+#include "checked.h"

@@ -48,6 +48,14 @@ gemm_block gemm_block_of(const gemm_subproblem *sub, const gemm_blocking *blocki
 /* Computes a subproblem in the calling thread. `workspace` is aligned and has blocking->bytes bytes. */
 void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, char *workspace);
 
+/* Returns the position, in elements, of product `item` of the plan's stack. `strides`: of an operand's batch axes. */
+int64_t gemm_batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item);
+
+/* For a checked kernel, reads a and b of `count` products and returns whether the kernel gives every sum without losing
+ * small numbers; 1 for all other kernels. gemm_plan_otherwise returns the plan for products that are not in range. */
+int gemm_in_range(const gemm_plan *plan, int64_t count, const gemm_place *at);
+gemm_plan gemm_plan_otherwise(const gemm_plan *plan);
+
 /* Returns whether a panel of b with `kc` steps along k fits the L1 cache, as block_sizes.c estimates. */
 int gemm_panel_fits(const gemm_kernel *kernel, int64_t kc);
 

@@ -19,7 +19,7 @@ typedef struct jobs {
     int64_t workspace_bytes; /* for each executing thread (`slot` in run_job) */
 } jobs;
 
-static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item) {
+int64_t gemm_batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item) {
     int64_t offset = 0;
     for (int axis = plan->batch_ndim - 1; axis > 0; axis--) {
         offset += item % plan->batch_shape[axis] * strides[axis];
@@ -28,14 +28,14 @@ static int64_t batch_offset(const gemm_plan *plan, const int64_t *strides, int64
     return plan->batch_ndim ? offset + item * strides[0] : 0;
 }
 
-/* Points the operands of `sub` to product `item` of the batch. `first` has the operands of product 0. */
-static void set_item(gemm_subproblem *sub, const jobs *all, const gemm_subproblem *first, int64_t item) {
+/* Returns the operands of product `item` of the batch, from those of product 0. */
+static gemm_place place_of(const jobs *all, gemm_place first, int64_t item) {
     const gemm_plan *plan = all->plan;
     const gemm_kernel *kernel = plan->kernel;
-    sub->a = gemm_at(first->a, batch_offset(plan, all->a.batch, item), kernel->a_size);
-    sub->b = gemm_at(first->b, batch_offset(plan, all->b.batch, item), kernel->b_size);
-    sub->c = gemm_at(first->c, batch_offset(plan, all->c.batch, item), kernel->c_size);
-    sub->out = (void *)gemm_at(first->out, batch_offset(plan, all->out.batch, item), kernel->c_size);
+    return (gemm_place){gemm_at(first.a, gemm_batch_offset(plan, all->a.batch, item), kernel->a_size),
+                        gemm_at(first.b, gemm_batch_offset(plan, all->b.batch, item), kernel->b_size),
+                        gemm_at(first.c, gemm_batch_offset(plan, all->c.batch, item), kernel->c_size),
+                        (void *)gemm_at(first.out, gemm_batch_offset(plan, all->out.batch, item), kernel->c_size)};
 }
 
 /* Prefetches a small matrix of a later product while the current product is computed. A small matrix has too few cache
@@ -47,6 +47,39 @@ static void prefetch(const void *matrix, int64_t bytes) {
 #else
     (void)matrix, (void)bytes;
 #endif
+}
+
+/* A loop over products of one shape. A small product is a single kernel call, whose block is filled in once. */
+typedef struct series {
+    const gemm_kernel *kernel;
+    const gemm_blocking *blocking;
+    gemm_subproblem sub;
+    gemm_block block;
+    char *workspace;
+} series;
+
+static series series_of(const gemm_subproblem *first, const gemm_blocking *blocking, char *workspace) {
+    series found = {.kernel = blocking->kernel, .blocking = blocking, .sub = *first, .workspace = workspace};
+    if (blocking->direct) found.block = gemm_block_of(first, blocking);
+    return found;
+}
+
+/* Computes the product of the series at `at`, and prefetches the one at `next`, unless that is NULL. */
+static void compute_next(series *x, const gemm_place *at, const gemm_place *next) {
+    const gemm_kernel *kernel = x->kernel;
+    if (next) {
+        prefetch(next->a, x->sub.m * x->sub.k * kernel->a_size);
+        prefetch(next->b, x->sub.k * x->sub.n * kernel->b_size);
+        prefetch(next->out, x->sub.m * x->sub.n * kernel->c_size);
+    }
+    if (x->blocking->direct) {
+        x->block.a = at->a, x->block.b = at->b, x->block.c = at->c, x->block.to = at->out;
+        if (x->block.from) x->block.from = at->out;
+        kernel->compute(&x->block);
+    } else {
+        x->sub.a = at->a, x->sub.b = at->b, x->sub.c = at->c, x->sub.out = at->out;
+        gemm_compute(&x->sub, x->blocking, x->workspace);
+    }
 }
 
 static void run_job(void *context, int64_t index, int slot) {
@@ -69,17 +102,12 @@ static void run_job(void *context, int64_t index, int slot) {
         gemm_compute(&first, &all->blocking, workspace);
     } else {
         const int64_t start = index / grid * all->batch_per_job, stop = min64(start + all->batch_per_job, all->batch);
-        gemm_subproblem sub = first, next = first;
-        set_item(&next, all, &first, start);
-        for (int64_t item = start; item < stop; item++) {
-            sub = next;
-            if (item + 1 < stop) {
-                set_item(&next, all, &first, item + 1);
-                prefetch(next.a, first.m * first.k * kernel->a_size);
-                prefetch(next.b, first.k * first.n * kernel->b_size);
-                prefetch(next.out, first.m * first.n * kernel->c_size);
-            }
-            gemm_compute(&sub, &all->blocking, workspace);
+        const gemm_place place = {first.a, first.b, first.c, first.out};
+        series loop = series_of(&first, &all->blocking, workspace);
+        gemm_place here = place_of(all, place, start), next = here;
+        for (int64_t item = start; item < stop; item++, here = next) {
+            if (item + 1 < stop) next = place_of(all, place, item + 1);
+            compute_next(&loop, &here, item + 1 < stop ? &next : NULL);
         }
     }
     gemm_restore_environment(saved);
@@ -260,6 +288,11 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
         run_direct(plan, a, b, c, out, alpha, beta);
         return GEMM_OK;
     }
+    const gemm_place place = {a, b, c, out};
+    if (!gemm_in_range(plan, 1, &place)) {
+        const gemm_plan other = gemm_plan_otherwise(plan);
+        return gemm_run(&other, a, b, c, out, alpha, beta);
+    }
     jobs all; /* set field by field: clearing the whole structure would take longer than a small product */
     all.plan = plan, all.batch = 1;
     all.whole.a = a, all.whole.b = b, all.whole.c = c, all.whole.out = out;
@@ -297,45 +330,30 @@ int gemm_run(const gemm_plan *plan, const void *a, const void *b, const void *c,
 
 /* Many products of one plan. A job computes `run` of them. */
 typedef struct many {
-    const jobs *one; /* the first product, oriented and blocked for one thread; NULL if plan->direct is set */
-    const gemm_plan *plan;
+    jobs one; /* the first product, oriented and blocked for one thread */
     const gemm_place *at;
-    const gemm_scalar *alpha, *beta;
     int64_t count, run;
     int transposed;
     char *workspace;
 } many;
 
+/* Returns the operands of product `index`, exchanged if the driver computes the transposed product. */
+static gemm_place oriented(const many *all, int64_t index) {
+    const gemm_place x = all->at[index];
+    return all->transposed ? (gemm_place){x.b, x.a, x.c, x.out} : x;
+}
+
 static void run_job_of_many(void *context, int64_t index, int slot) {
     enum { AHEAD = 2 }; /* prefetch distance in products; with 1, the operands would arrive too late */
     const many *all = (const many *)context;
-    const gemm_kernel *kernel = all->plan->kernel;
     const int64_t start = index * all->run, stop = min64(start + all->run, all->count);
-    const gemm_subproblem *first = all->one ? &all->one->whole : NULL;
-    char *workspace = all->one ? all->workspace + slot * all->one->workspace_bytes : NULL;
-    gemm_block block;
-    if (!first) block = *all->plan->direct, block.alpha = all->alpha, block.beta = all->beta;
+    series loop = series_of(&all->one.whole, &all->one.blocking, all->workspace + slot * all->one.workspace_bytes);
     const gemm_environment saved = gemm_set_environment();
     for (int64_t i = start; i < stop; i++) {
-        const gemm_place *at = &all->at[i];
-        if (i + AHEAD < stop) {
-            const gemm_plan *plan = all->plan;
-            prefetch(at[AHEAD].a, plan->m * plan->k * kernel->a_size);
-            prefetch(at[AHEAD].b, plan->k * plan->n * kernel->b_size);
-            prefetch(at[AHEAD].out, plan->m * plan->n * kernel->c_size);
-        }
-        if (!first) {
-            block.a = at->a, block.b = at->b, block.c = at->c, block.to = at->out;
-            kernel->compute(&block);
-            continue;
-        }
-        gemm_subproblem whole = *first, sub;
-        whole.a = all->transposed ? at->b : at->a, whole.b = all->transposed ? at->a : at->b;
-        whole.c = at->c, whole.out = at->out;
-        sub = whole;
-        for (int64_t item = 0; item < all->one->batch; item++) {
-            if (all->one->batch > 1) set_item(&sub, all->one, &whole, item);
-            gemm_compute(&sub, &all->one->blocking, workspace);
+        const gemm_place here = oriented(all, i), next = oriented(all, i + AHEAD < stop ? i + AHEAD : i);
+        for (int64_t item = 0; item < all->one.batch; item++) {
+            const gemm_place place = all->one.batch > 1 ? place_of(&all->one, here, item) : here;
+            compute_next(&loop, &place, item || i + AHEAD >= stop ? NULL : &next);
         }
     }
     gemm_restore_environment(saved);
@@ -347,26 +365,29 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
     for (int64_t i = 0; i < count; i++)
         if (unaligned(plan, at[i].a, at[i].b, at[i].c, at[i].out)) return GEMM_UNALIGNED;
     if (count < 1) return GEMM_OK;
-    jobs one = {.plan = plan, .batch = 1};
-    one.whole.a = at->a, one.whole.b = at->b, one.whole.c = at->c, one.whole.out = at->out;
-    one.whole.alpha = alpha, one.whole.beta = beta, one.whole.accumulate = plan->accumulate;
-    many all = {.plan = plan, .at = at, .alpha = alpha, .beta = beta, .count = count};
-    all.transposed = orient(&one, plan);
-    for (int axis = 0; axis < plan->batch_ndim; axis++) one.batch *= plan->batch_shape[axis];
-    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
-    if (!plan->direct) {
-        one.whole.b = (const void *)(uintptr_t)1; /* assume the worst alignment of b */
-        choose_blocking(&one, 1);
-        all.one = &one;
+    if (!gemm_in_range(plan, count, at)) {
+        const gemm_plan other = gemm_plan_otherwise(plan);
+        return gemm_run_many(&other, count, at, alpha, beta);
     }
+    many all = {.one = {.plan = plan, .batch = 1}, .at = at, .count = count};
+    jobs *one = &all.one;
+    one->whole.a = at->a, one->whole.b = at->b, one->whole.c = at->c, one->whole.out = at->out;
+    one->whole.alpha = alpha, one->whole.beta = beta, one->whole.accumulate = plan->accumulate;
+    all.transposed = orient(one, plan);
+    for (int axis = 0; axis < plan->batch_ndim; axis++) one->batch *= plan->batch_shape[axis];
+    const void *b = one->whole.b;
+    one->whole.b = (const void *)(uintptr_t)1; /* assume the worst alignment of b */
+    choose_blocking(one, 1);
+    one->whole.b = b;
+    char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
     const gemm_acquired acquired =
-        gemm_acquire_threads(GEMM_PRODUCT_POOL, serial_ns(&one) * (double)count, plan->threads);
+        gemm_acquire_threads(GEMM_PRODUCT_POOL, serial_ns(one) * (double)count, plan->threads);
     int threads = acquired.threads, result = GEMM_OK;
-    if (all.one && (threads > 1 || one.workspace_bytes > STACK_BYTES)) {
-        memory = (char *)malloc((size_t)(one.workspace_bytes * threads + GEMM_ALIGNMENT));
+    if (threads > 1 || one->workspace_bytes > STACK_BYTES) {
+        memory = (char *)malloc((size_t)(one->workspace_bytes * threads + GEMM_ALIGNMENT));
         if (!memory && threads > 1) {
             threads = 1;
-            memory = (char *)malloc((size_t)(one.workspace_bytes + GEMM_ALIGNMENT));
+            memory = (char *)malloc((size_t)(one->workspace_bytes + GEMM_ALIGNMENT));
         }
     }
     if (memory) {

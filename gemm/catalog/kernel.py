@@ -53,6 +53,7 @@ class Kernel:
             not aligned; for CUDA rows, on an H200.
         about: one line for tables.
         precision: the strictest precision that the row offers; see `gemm.gemm`.
+        prepares: the row reads matrices of `gemm.prepare`.
         auto_kinds: kinds of devices ("cpu", "gpu") on which dispatch may choose the row if the user does not name it.
             On other kinds the row is verified and runs only when the user names it: verifying a row that is never the
             fastest would only make the probe longer.
@@ -94,6 +95,7 @@ class Kernel:
     about: str = ""
     inputs: tuple[str, ...] = ()
     precision: str = "highest"
+    prepares: bool = True
     fuses: bool = False
     lazy_verify: bool = False
     auto_kinds: tuple[str, ...] = ("cpu", "gpu")

@@ -256,6 +256,8 @@ def _packed(b: Any, options: Options) -> Prepared:
     made: list[Prepared] = []
 
     def attempt(plan: Plan) -> None:
+        if not plan.kernel.prepares:  # only if the caller named the row or its target
+            raise ValueError(f"{plan.kernel.name} multiplies no prepared matrix; name another kernel or backend")
         backend = registry.backend(plan.kernel.backend)
         kept = backend.keep(plan.kernel, plan.device, right, reproducible=plan.problem.reproducible)
         made.append(Prepared(kept, plan))

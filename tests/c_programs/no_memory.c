@@ -16,7 +16,7 @@ void *__wrap_malloc(size_t size) {
     return no_memory ? NULL : __real_malloc(size);
 }
 
-enum { M = 150, N = 300, K = 700, MANY = 90, SIDE = 100 };
+enum { M = 150, N = 300, K = 700, MANY = 50, SIDE = 100 };
 
 /* Fills the memory of `count` doubles with doubles or with floats. */
 static void fill(double *x, size_t count, int floats) {
@@ -36,7 +36,7 @@ int main(void) {
     const double *as[MANY], *bs[MANY];
     double *cs[MANY];
     const CBLAS_TRANSPOSE none = CblasNoTrans, transposed = CblasTrans;
-    const int few = 9, count = MANY, k = K;
+    const int few = 40, count = MANY, k = K; /* also a single thread needs more workspace than the stack has */
     if (!a || !b || !first || !second) return 2;
     for (int type = 0; type < 7; type++) {
         const int floats = type == 0 || type == 2 || type == 5;
