@@ -29,7 +29,8 @@ static int32_t least_of(const scan *all, int64_t unit, const void *x, int64_t si
         rs = ps, ps = 1, rows = k, k = swapped;
     }
     const int64_t step = ceil_div(rows, all->pieces), first = min64(unit % all->pieces * step, rows);
-    return all->plan->kernel->least_exponent(gemm_at(x, offset + first * rs, size), rs, ps, min64(step, rows - first), k);
+    return all->plan->kernel->least_exponent(gemm_at(x, offset + first * rs, size), rs, ps, min64(step, rows - first),
+                                             k);
 }
 
 static void scan_job(void *context, int64_t job, int slot) {
@@ -39,10 +40,10 @@ static void scan_job(void *context, int64_t job, int slot) {
     (void)slot;
     for (int64_t unit = job * all->units / all->jobs; unit < (job + 1) * all->units / all->jobs; unit++) {
         const gemm_place *at = &all->at[unit / all->pieces / all->batch];
-        a = min64(a, least_of(all, unit, at->a, plan->kernel->a_size, plan->a.row, plan->a.column, plan->a.batch,
-                              plan->m));
-        b = min64(b, least_of(all, unit, at->b, plan->kernel->b_size, plan->b.column, plan->b.row, plan->b.batch,
-                              plan->n));
+        a = min64(
+            a, least_of(all, unit, at->a, plan->kernel->a_size, plan->a.row, plan->a.column, plan->a.batch, plan->m));
+        b = min64(
+            b, least_of(all, unit, at->b, plan->kernel->b_size, plan->b.column, plan->b.row, plan->b.batch, plan->n));
     }
     all->least_a[job] = (int32_t)a, all->least_b[job] = (int32_t)b;
 }
