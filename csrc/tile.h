@@ -213,7 +213,7 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
             EACH(at, rows * nv) acc[at] = ZERO;
         }
 
-        if (tiles > 1 && !beside) { /* prefetch the next tile of C during the k loop */
+        if (tiles > 1 && !beside && k > GEMM_SHORT_K) { /* prefetch the next tile of C during the k loop */
             const char *next = (const char *)x->to + ((i + rows) * x->to_rs + j) * (int64_t)sizeof(C_T);
             EACH(r, rows) {
                 const char *row = next + r * x->to_rs * (int64_t)sizeof(C_T);
@@ -224,7 +224,8 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
 
         /* Prefetch rows of an unpacked b from the L2 cache, AHEAD steps early: the hardware prefetcher does not predict
          * short rows that are far apart. The last tile prefetches the next columns or panel of b instead. */
-        const int switches = tiles == 1 && b_next != 0, prefetches = !beside && (!packed || switches);
+        const int switches = tiles == 1 && b_next != 0;
+        const int prefetches = !beside && k > GEMM_SHORT_K && (!packed || switches);
         const int64_t ahead = switches ? b_next : AHEAD * b_ps;
         const IN *ap = a, *bp = b;
 #define STEP(a_at, a_apart, b_at)                                                                    \
