@@ -171,6 +171,10 @@ static void copy(char *to, int64_t to_rs, int64_t to_cs, const char *from, int64
             memcpy(to + (i * to_rs + j * to_cs) * (bytes), from + (i * from_rs + j * from_cs) * (bytes), \
                    (size_t)(bytes));
     switch (size) { /* a copy of constant size is a load and a store; a copy of variable size is a function call */
+    case 1:
+        COPY(1) break;
+    case 2:
+        COPY(2) break;
     case 4:
         COPY(4) break;
     case 8:

@@ -181,15 +181,20 @@ static void choose_blocking(jobs *all, int threads) {
  * units.
  *
  * The weights minimize the time that is lost, over 295 products, by not choosing the faster of a product and its
- * transpose, in float and double, with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids: docs/cpu.md. */
+ * transpose, in float and double, with AVX2 on Zen 3 and with AVX-512 on Sapphire Rapids: docs/cpu.md.
+ *
+ * A kernel that cannot read an unpacked a packs both operands. Packing an element of a takes CROSSED units more if the
+ * rows of a are not contiguous; the layout of b hardly matters. A row of a tile has two vectors, and one instruction
+ * executes k_group steps along k. These weights were fitted in the same way to 52 products of 7 kernels. */
 static double time_of(const gemm_kernel *kernel, int64_t m, int64_t n, int64_t k, int64_t a_cs, int64_t b_rs,
                       int64_t b_cs, int64_t out_cs) {
-    enum { FMA = 12, PACKED = 4, BY_COLUMNS = 10, SCATTERED = 34 };
+    enum { FMA = 12, PACKED = 4, BY_COLUMNS = 10, SCATTERED = 34, CROSSED = 12 };
     const int dots = reads_columns(kernel, m, k, b_rs), readable = b_cs == 1 || n == 1 || dots;
     const double vectors = (double)m * (double)ceil_div(n, kernel->lanes) * (double)k;
     const double b = readable ? 0 : (double)k * (double)n, a = a_cs == 1 || dots ? 0 : (double)k * (double)m;
     const double out = out_cs == 1 || n == 1 ? 0 : (double)m * (double)n;
-    return FMA * vectors + PACKED * b + BY_COLUMNS * a + SCATTERED * out;
+    if (kernel->flags & GEMM_UNPACKED_A) return FMA * vectors + PACKED * b + BY_COLUMNS * a + SCATTERED * out;
+    return 2. * FMA / kernel->k_group * vectors + CROSSED * a + SCATTERED * out;
 }
 
 /* Decides whether to compute the product or its transpose (out.T = b.T * a.T). Returns 1 for the transpose, else 0.
