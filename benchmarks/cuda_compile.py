@@ -27,7 +27,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import recorded
 
 from gemm.backends.cuda.compiler import Compiler, compilers
+from gemm.backends.cuda.compiler import options as nvrtc_options
 from gemm.backends.cuda.launch_plan import types
 from gemm.backends.cuda.operand_layout import COMBINE, PACK, PLANES, RESIDUES, SIZES, SPLIT, vector_of
 from gemm.catalog import KERNELS, Kernel
@@ -118,11 +119,21 @@ def forms_of(kernel: Kernel) -> list[dict[str, object]]:
     return list(forms(kernel))
 
 
+@cache
+def is_sibling(kernel: Kernel) -> bool:
+    """Whether an earlier kernel differs only in types of the same size, which change the names of instructions."""
+
+    def code(row: Kernel) -> tuple[object, ...]:
+        return row.source, row.needs, sorted(row.params.items()), [SIZES.get(each, each) for each in types(row)]
+
+    return kernel in KERNELS and next(row for row in KERNELS if code(row) == code(kernel)) != kernel
+
+
 def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
     """The compilations of `kernel` for its architectures `archs`, as the module's docstring describes them.
 
     every: compile all forms for all architectures. Otherwise, compile one form for each of up to four architectures.
-    If `archs` has a single architecture and the kernel has several forms, compile two forms.
+    If `archs` has a single architecture and the kernel has several forms, compile two forms, and one of a sibling.
     """
     wanted = forms_of(kernel)
     if every:
@@ -132,8 +143,14 @@ def jobs(kernel: Kernel, archs: list[str], *, every: bool) -> list[Job]:
     start = zlib.crc32(kernel.name.encode())  # different kernels start with different forms
     between = [archs[1:-1][(start + i) % (len(archs) - 2)] for i in range(min(2, len(archs) - 2))]
     some = list(dict.fromkeys([archs[0], *between, archs[-1]]))
-    count = max(len(some), min(2, len(wanted)))
+    count = max(len(some), min(1 if is_sibling(kernel) else 2, len(wanted)))
     return [(kernel, some[i % len(some)], wanted[(start + i) % len(wanted)]) for i in range(count)]
+
+
+def program(job: Job) -> tuple[str, ...]:
+    """What NVRTC gets for a job. Kernels whose operands change types, such as e4m3 and e5m2, have common programs."""
+    kernel, arch, form = job
+    return (kernel.source, *sorted(nvrtc_options(kernel, arch, form)))
 
 
 def measure(job: Job, major: int) -> dict[str, Any]:
@@ -190,9 +207,11 @@ def main() -> int:
     wanted = [job for row in rows for job in jobs(row, archs[row], every=options.every_form)]
     start = time.perf_counter()
     with ProcessPoolExecutor(threads.cores(), multiprocessing.get_context("spawn")) as pool:
-        table = worst(pool.map(partial(measure, major=options.cuda), wanted, chunksize=4))
+        once = {program(job): job for job in wanted}
+        found = dict(zip(once, pool.map(partial(measure, major=options.cuda), once.values()), strict=True))
+    table = worst(found[program(job)] | {"kernel": job[0].name} for job in wanted)
     took = time.perf_counter() - start
-    print(f"NVRTC {version}, {len(wanted)} compilations in {took:.0f} s")
+    print(f"NVRTC {version}, {len(once)} compilations in {took:.0f} s")
     print(f"{'kernel':40} {'arch':8} {'forms':>5} {'registers':>9} {'shared':>7} {'spills':>7}")
     for row in table:
         print("{kernel:40} {arch:8} {forms:5} {registers:9} {shared:7} {spills:7}  {error}".format(**row).rstrip())

@@ -25,7 +25,7 @@ packages=python3:arm64,libpython3.11-dev:arm64,libc6-dev:arm64,libstdc++6:arm64 
 packages+=,musl:arm64,gcc-aarch64-linux-gnu,ccache,qemu-user-static,bash,dash,coreutils
 mapfile -t wheels < <({
     requirements - | grep -v '^pyopencl'
-    requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes
+    requirements test pytest pytest-timeout hypothesis ml_dtypes
     printf '%s\n' setuptools pip
 } | sort)
 root=$GEMM_CI_CACHE/aarch64-$(cat "${BASH_SOURCE[0]}" - <<<"${wheels[*]}" | sha256sum | cut -c1-12)

@@ -15,7 +15,7 @@ cd "$SOURCE"
 emulated() { # NAME CAPABILITY CONDITION ARGUMENT...: on the rows that fulfil the condition
     (
         eval "$("$PYTHON" -m tests.cuda_machine "$2")"
-        conformance "$1" "row.backend == 'cuda' and ($3)" -n 2 --thin --timeout 300 "${@:4}"
+        conformance "$1" "row.backend == 'cuda' and ($3)" --thin --timeout 300 "${@:4}"
     )
 }
 
@@ -26,6 +26,6 @@ emulated cuda-machine-53 5.3 "$anywhere and row in old and ($first or row.name =
 (
     eval "$("$PYTHON" -m tests.cuda_machine 9.0 races=1)"
     export GEMM_CACHE_DIR=$CI_WORK/cuda-machine-races # kernels are compiled differently for the search for races
-    "$PYTHON" -m pytest tests/conformance -q -n 2 --thin -k "cuda and tile_edges and not wgmma and not kmajor" --timeout 600
+    "$PYTHON" -m pytest tests/conformance -q --thin -k "cuda and tile_edges and not wgmma and not kmajor" --timeout 600
 )
 "$PYTHON" -m pytest tests/extras/test_batching_resident.py --cuda-machine 9.0 -q --timeout 300

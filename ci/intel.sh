@@ -8,13 +8,13 @@ conformance_venv
 venv "$CI_WORK/intel" intel-opencl-rt intel-cmplr-lib-rt
 # The package's .icd file names a folder of the machine that built it. Therefore OCL_ICD_VENDORS names the library.
 export OCL_ICD_VENDORS=$CI_WORK/intel/lib/libintelocl.so LD_LIBRARY_PATH=$CI_WORK/intel/lib
-conformance intel 'row.backend == "opencl" and not {"dpas", "wmma"} & {*row.name.split("_")}' -n 2 --thin --require=opencl,intel \
+conformance intel 'row.backend == "opencl" and not {"dpas", "wmma"} & {*row.name.split("_")}' --thin --require=opencl,intel \
     --siblings tile_edges,layouts,small_sizes,accuracy,subnormals,chain_layouts,chain_depths
 
 emulated() { # FAMILIES CONDITION: the suite on rows for matrix units of GPUs, which tests/matrix_units emulates
     local rows
     rows=$(kernels "$2")
-    "$PYTHON" -m pytest tests/conformance -n 2 -q --thin --emulate-matrix-units "$1" --rows "$rows" --require="$rows" \
+    "$PYTHON" -m pytest tests/conformance -q --thin --emulate-matrix-units "$1" --rows "$rows" --require="$rows" \
         --siblings tile_edges,layouts,small_sizes,accuracy,subnormals,scalars,non_finite,wrapping \
         --kernel-report "$CI_REPORTS/intel-${1##*,}.kernels.json"
 }

@@ -3,7 +3,7 @@
 # the fault, which the runner compiles.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 apt_install gcc g++ ccache libc6-dev python3-dev python3-venv
-mapfile -t tools < <(requirements test numpy cffi platformdirs pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
+mapfile -t tools < <(requirements test numpy cffi platformdirs pytest pytest-timeout hypothesis ml_dtypes)
 venv "$CI_WORK/mutants" "${tools[@]}" "pyopencl[pocl]" setuptools
 own_opencl "$CI_WORK/mutants"
 "$CI_WORK/mutants/bin/python" "$ROOT/tests/mutants.py" --sample 12

@@ -25,17 +25,16 @@ bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon" bash -euc '
 # One row has the tests of repeated and of pending products: each computes three or four products by way of Python code
 # that is the same for all rows and architectures.
 conform() { # CPU NAME ROWS [hashes|""] [CHECKS]: run the suite or the CHECKS; with "hashes", also record the hashes
-    local ways="repeated or pending" workers=2
-    [[ ! ${5:-} ]] || workers=0 # a start of Python takes longer than a few checks
+    local ways="repeated or pending"
     [[ ${4:-} != hashes ]] || ways+=" or prepared"
     [[ $3 ]] || return 0 # no row fulfils the condition
     QEMU_CPU=$1 bash "$ROOT/ci/aarch64.sh" "$CI_WORK/neon" bash -euc '
         PATH=/src/venv/bin
         python source/ci/facts.py >"reports/$1.facts.json"
         [[ $3 != hashes ]] || python -m gemm verify --backends cpu --hashes --json "reports/$1.hashes.json"
-        python source/ci/check_wheel.py -n "$5" -q --thin --rows "$2" -k "$4" --require=neon,sme --kernel-report "reports/$1.kernels.json"
+        python source/ci/check_wheel.py -q --thin --rows "$2" -k "$4" --require=neon,sme --kernel-report "reports/$1.kernels.json"
         [[ $3 != hashes ]] || python -m pytest -q source/tests/backends/cpu/test_c_products.py -k "c-row or bits"
-    ' bash "$2" "$3" "${4:-}" "${5:-sgemm_neon_8x12 or not ($ways)}" "$workers"
+    ' bash "$2" "$3" "${4:-}" "${5:-sgemm_neon_8x12 or not ($ways)}"
 }
 
 conform cortex-a53 neon "$(kernels 'row.backend == "cpu" and {"neon"}.issuperset(row.needs) and (row.needs or row.dtype in ("float32", "float64"))')" hashes || status=$?

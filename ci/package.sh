@@ -23,14 +23,14 @@ wheel="gemm @ file://$(echo "$work"/wheel/*.whl)"
 mkdir "$work/elsewhere"
 cd "$work/elsewhere"
 export UV_NO_BUILD=1 # dependencies must not need a compiler either
-mapfile -t suite < <(requirements test pytest pytest-xdist pytest-timeout hypothesis ml_dtypes)
+mapfile -t suite < <(requirements test pytest pytest-timeout hypothesis ml_dtypes)
 venv "$work/venv" "$wheel" "${suite[@]}" intel-opencl-rt intel-cmplr-lib-rt
 # The job `test` runs all checks on the same sources and compiler. A wheel can lack a kernel, a file or a module: each
 # kernel multiplies at the edges of its tiles, and each test finds its files.
 say "the conformance suite from the wheel"
-PATH=$work/venv/bin python "$work/source/ci/check_wheel.py" -n 2 -q --smoke --require=cpu --rows "$(kernels 'row.backend == "cpu"')"
+PATH=$work/venv/bin python "$work/source/ci/check_wheel.py" -q --smoke --require=cpu --rows "$(kernels 'row.backend == "cpu"')"
 say "from the wheel: tests of failures and of imports"
-"$work/venv/bin/python" -m pytest -n 2 -q --smoke "$work"/source/tests/{execute/test_faults,select/test_late,test_import}.py
+"$work/venv/bin/python" -m pytest -q --smoke "$work"/source/tests/{execute/test_faults,select/test_late,test_import}.py
 
 oldest=$(requirements - numpy | sed 's/>=\(.*\)/==\1.*/')
 say "the wheel with $oldest"

@@ -14,4 +14,4 @@ print(*[f"{device.name}: {device.version}" for device in devices], sep="\n")
 fi
 once='"sgemm_adreno_image_8x4", "sgemm_intel_L3_SLM_8x8_4x16", "sgemm_generic_local_vec4", "sgemm_generic_tile_64x32"'
 once="$once, 'sgemm_generic_tile_direct_32x32', 'sgemm_generic_skinny_4x4', 'sgemm_generic_dot_16x4'"
-conformance pocl "row.backend == 'opencl' and ('cpu' in row.auto_kinds or row.name in ($once))" -n 2 --smoke --every-row --require=opencl
+conformance pocl "row.backend == 'opencl' and ('cpu' in row.auto_kinds or row.name in ($once))" --smoke --every-row --require=opencl

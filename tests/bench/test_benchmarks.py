@@ -16,7 +16,7 @@ import pytest
 from helpers import machine
 
 from gemm import execute
-from gemm.catalog import KERNELS
+from gemm.catalog import BY_NAME, KERNELS
 from gemm.core.problem import Problem
 from gemm.select import choice
 
@@ -207,8 +207,12 @@ def test_cuda_forms_are_all_compiled_in_turn(monkeypatch):
             assert {*archs[:1], *archs[-1:]} <= found <= set(archs)
             assert len({str(job[1:]) for job in jobs}) == len(jobs) <= 4
             every = module.jobs(row, archs, every=True)
-            assert len(every) == len(archs) * len(module.forms_of(row))
+            assert len({module.program(job) for job in every}) == len(every) == len(archs) * len(module.forms_of(row))
     assert {"sm_90a", *(f"sm_{n}" for n in (50, 75, 80, 86, 90, 100, 120))} == seen
+    mixed = (
+        module.jobs(BY_NAME[f"{types}bgemm_cuda_tile"], ["sm_90"], every=True) for types in ("e4m3e5m2", "e5m2e4m3")
+    )
+    assert len({frozenset(map(module.program, jobs)) for jobs in mixed}) == 1  # they are compiled once
     table = [{"kernel": "x", "arch": "sm_90", "registers": r, "shared": 0, "spills": s, "error": e}
              for r, s, e in ((40, 0, ""), (32, 8, "spills registers"), (50, 0, ""))]  # fmt: skip
     (worst,) = module.worst(table)
