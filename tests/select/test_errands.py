@@ -291,21 +291,22 @@ class Field:
 ], ids=str)  # fmt: skip
 def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seconds, patient, expected, log):
     done = []
-    monkeypatch.setattr(verification, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
-    monkeypatch.setattr(verification, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
-    monkeypatch.setattr(verification, "begin", lambda kernel, _: done.extend(("begin", kernel)))
+    records = {kernel: {"ok": ok} for kernel, ok in known.items()}
+    monkeypatch.setattr(verification, "record", lambda kernel, _, **__: records.get(kernel))
+    monkeypatch.setattr(verification, "verified", lambda kernel, _, **__: done.extend(("wait", kernel)) or True)
+    monkeypatch.setattr(verification, "begin", lambda kernel, _, **__: done.extend(("begin", kernel)))
     queue = Field(*seconds)
-    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=patient)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=patient, ordered=False)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
 
 
 def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(monkeypatch):
-    monkeypatch.setattr(verification, "record", lambda *_: None)
-    monkeypatch.setattr(verification, "begin", lambda *_: None)
-    monkeypatch.setattr(verification, "verified", lambda kernel, _: kernel is OTHER)
+    monkeypatch.setattr(verification, "record", lambda *_, **__: None)
+    monkeypatch.setattr(verification, "begin", lambda *_, **__: None)
+    monkeypatch.setattr(verification, "verified", lambda kernel, _, **__: kernel is OTHER)
     queue = Field(1, 1.1, 1.2)
-    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=False)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=False, ordered=False)
     assert (found.kernel, meanwhile) == (OTHER, False)
 
 
