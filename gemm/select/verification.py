@@ -145,7 +145,7 @@ def begin(kernel: Kernel, device: Device, *, ordered: bool) -> worker.Task:
         if record(kernel, device, ordered=ordered) is None:
             _verify(kernel, device, task.child, lambda: task.stopped, ordered=ordered)
 
-    return worker.begin(key, f"verifies {kernel.label} on {device.name}", work)
+    return worker.begin(key, f"verifies {kernel.label} on {device.name}", work, used=True)
 
 
 def verified(kernel: Kernel, device: Device, *, ordered: bool) -> bool:
@@ -201,6 +201,7 @@ def _verify(
     if stopped():
         return
     if not found["ok"]:
+        child.close()  # the failure may have spoilt the driver's state; the next request starts a new process
         log.warning("gemm does without %s on %s: %s", kernel.label, device.name, found["error"])
     place = f"{device.name} with {device.driver}"
     about = {"step": "device", "device": place, "backend": device.backend, "name": device.name, "driver": device.driver}

@@ -337,8 +337,10 @@ def test_what_the_answers_of_a_child_are_worth(answer, monkeypatch, tmp_path):
     monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(probe, "recalled", probe.Recalled())
     kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
-    child: Any = SimpleNamespace(ask=lambda request, limit: iter(ANSWERS[answer]))
+    closed: list[str] = []
+    child: Any = SimpleNamespace(ask=lambda *_: iter(ANSWERS[answer]), close=lambda: closed.append(answer))
     verification._verify(kernel, device, child)
+    assert closed == ([] if answer == "right" else [answer])  # it verifies no other kernel after a failure
     found = verification.record(kernel, device)
     assert found is not None
     assert found["ok"] == (answer == "right")
@@ -358,7 +360,7 @@ def test_what_was_verified_without_the_ordered_bits_is_not_known_with_them(ok, m
         asked.append(request["ordered"])
         return iter([{"step": "kernel", "ok": ok, "error": ""}])
 
-    child: Any = SimpleNamespace(ask=ask)
+    child: Any = SimpleNamespace(ask=ask, close=lambda: None)
     verification._verify(kernel, device, child, ordered=False)
     assert verification.record(kernel, device, ordered=False)["ok"] == ok
     assert (verification.record(kernel, device) is None) == ok
