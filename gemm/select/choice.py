@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Set
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -55,6 +55,10 @@ def choose(
     return _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
 
 
+def _passes(ordered: bool, each: Candidate) -> bool:
+    return verification.verified(each.kernel, each.device, ordered=ordered)
+
+
 def _standing_in(
     found: Candidate | None, queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool, ordered: bool
 ) -> tuple[Candidate | None, bool]:
@@ -69,11 +73,8 @@ def _standing_in(
         patient: whether to wait for the verification of the fastest candidate instead of using a replacement.
         ordered: whether the product is one with reproducible=True.
     """
-
-    def passes(each: Candidate) -> bool:
-        return verification.verified(each.kernel, each.device, ordered=ordered)
-
     unproven: list[Candidate] = []
+    passes = partial(_passes, ordered)
     while found is not None and verification.unproven(found.kernel, queue.facts):
         record = verification.record(found.kernel, found.device, ordered=ordered)
         if record is None and not patient:
