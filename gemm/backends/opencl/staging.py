@@ -281,7 +281,8 @@ def _spread(operand: np.ndarray, panels: np.ndarray, pad: float) -> None:
     if whole:
         target, here = panels[:, :whole, :, :, 0], operand[:, :, : whole * width]
         target[:, :, :rows] = here.reshape(batch, rows, whole, width).swapaxes(1, 2)
-        target[:, :, rows:] = pad
+        if target.shape[2] > rows:
+            target[:, :, rows:] = pad
     for at, first in product(range(whole, count), range(depth)):
         target, here = panels[:, at, :, :, first], operand[:, first::depth, at * width : (at + 1) * width]
         height, across = here.shape[1:]
