@@ -14,7 +14,7 @@ from gemm.core.backend import Converting, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import SPLIT, Device, DeviceView, Plan, Problem, Split
-from gemm.select import calibration, choice, tuning_db, verification
+from gemm.select import calibration, choice, probe, tuning_db, verification
 
 
 def choose(
@@ -68,6 +68,8 @@ def deliver(
 ) -> Plan | None:  # fmt: skip
     """Call `attempt` with `plan`, if given, then with the best candidates in turn, until one succeeds.
 
+    If the plan is temporary because there are no results of the probe yet, the probe starts afterwards.
+
     `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A
     kernel that fails is not used again in this process (verification.demote). A lack of memory does not exclude a
     kernel: only this call uses another candidate.
@@ -94,6 +96,8 @@ def deliver(
             raise _exhausted(failures, error) from failures[-1]
         try:
             attempt(plan)
+            if plan.meanwhile:
+                probe.soon()  # only now: the probe must not compete with the verification and with the product
             return None if failures and any(failure.memory for failure in failures) else plan
         except (KernelFailed, MemoryError) as error:
             failures.append(failure := KernelFailed.of(error))

@@ -107,8 +107,6 @@ def _choose(request: Request, patient: bool, generation: int) -> Plan:
     best = queue.pop(without)
     if kernel is None and best is not None and best.kernel.backend not in HOST_BACKENDS:
         best, standing_in = _standing_in(best, queue, without, patient=patient, ordered=problem.reproducible)
-    if queue.searching:
-        probe.soon()  # only now: the probe must not compete with the verification for which the product waits
     if best is None or best.seconds is None:
         raise _refusal(problem, backend, kernel, queue.weighed())
     reason = "asked for by name" if kernel else "least predicted time"

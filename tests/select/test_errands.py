@@ -236,6 +236,28 @@ def test_a_process_that_ends_leaves_what_it_has_found_to_the_next_one(python, tm
     assert not list((tmp_path / "cache").glob("begun-*"))
 
 
+def test_the_probe_starts_after_the_product(python):
+    """It would take the cores and the memory that the product needs."""
+    python(
+        """
+        from gemm.backends import registry
+        opened()
+        begun, begin, at = [], worker.begin, []
+        worker.begin = lambda key, what, work, **more: begun.append(what) or begin(key, what, work, **more)
+        backend = registry.backend("slow")
+        make = backend.launcher
+        def launcher(*args):
+            launch = make(*args)
+            return lambda *given: (at.append(list(begun)), launch(*given))
+        backend.launcher = launcher
+        assert (gemm.gemm(large, large, backend="slow") == 700).all()
+        assert at == [["looks for devices", "verifies sgemm_slow_1x1 on a device"]], at
+        assert begun[2:] == ["looks for devices and verifies their kernels"]
+        searched()
+        """
+    )
+
+
 def test_who_looked_for_the_device_verifies_its_kernel(python):
     """The worker has loaded Python, the package and the driver. The probe looks for devices again, in a new one."""
     python(
