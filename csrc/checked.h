@@ -1,10 +1,16 @@
 /* A second descriptor, CHECKED, of a bfloat16 kernel, for precision="highest". Include this header after panel.h.
  *
- * The kernel's instructions round sums to nearest, like an FMA, but they replace operands and sums below the least normal
- * float, 2^-126, by zero. An element of a with the biased exponent e is a multiple of 2^(e - 134), because it has 8
- * significant bits. If e and f are the least exponents of the nonzero elements of a and b, every product is a multiple of
- * 2^(e + f - 268), and so is every sum, rounded or not. If this number is at least 2^-126, no sum is replaced.
- * csrc/driver/range.c checks e + f.
+ * The kernel's instructions round sums to nearest, like an FMA, but they replace operands and sums below 2^-126, the
+ * least normal float, by zero. Let e and f be the least biased exponents of the nonzero elements of a and b. The
+ * instructions replace nothing if two conditions hold, which csrc/driver/range.c checks:
+ *
+ *   e > 0, f > 0   No operand is subnormal.
+ *   e + f >= 142   Elements have 8 significant bits. Those of a are multiples of 2^(e - 134), those of b of 2^(f - 134).
+ *                  All products are therefore multiples of u = 2^(e + f - 268), and so are their exact sums. A sum that
+ *                  does not fit 24 bits is rounded to a multiple of a power of two above u. So every sum is a multiple
+ *                  of u, rounded or not: it is zero, or at least u, which is at least 2^-126.
+ *
+ * Infinities and NaN have the greatest exponent. The instructions treat them as an FMA does.
  *
  *   CHECKED     the descriptor's name
  *   OTHERWISE   the descriptor of the kernel that computes all other products

@@ -213,8 +213,9 @@ typedef struct gemm_place {
 } gemm_place;
 
 /* Computes `count` products with one plan, alpha and beta. The results have the same bits as those of `count` calls of
- * gemm_run. The number of threads is chosen once for all products. Requirements: the plan is not `prepacked`; no out
- * overlaps memory that another product reads or writes; and either every product has c == out, or none has. */
+ * gemm_run, with one exception: a checked kernel computes all of the products or none of them. The number of threads is
+ * chosen once for all products. Requirements: the plan is not `prepacked`; no out overlaps memory that another product
+ * reads or writes; and either every product has c == out, or none has. */
 int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, const gemm_scalar *alpha,
                   const gemm_scalar *beta);
 

@@ -200,6 +200,7 @@ static void compute_dispatch(const gemm_block *x) {
 
 #define QUOTE(name) #name
 #define QUOTED(name) QUOTE(name)
+/* The fields that each descriptor has. checked.h adds more. */
 #define DESCRIPTOR(name)                                                                                            \
     QUOTED(name), sizeof(A), sizeof(B), sizeof(C), sizeof(SUM), sizeof(PA), sizeof(PB), MR, NR, NR, K_GROUP, FLAGS, \
         COMPUTE, pack_a, pack_b

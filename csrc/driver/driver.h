@@ -51,8 +51,9 @@ void gemm_compute(const gemm_subproblem *sub, const gemm_blocking *blocking, cha
 /* Returns the position, in elements, of product `item` of the plan's stack. `strides`: of an operand's batch axes. */
 int64_t gemm_batch_offset(const gemm_plan *plan, const int64_t *strides, int64_t item);
 
-/* For a checked kernel, reads a and b of `count` products and returns whether the kernel gives every sum without losing
- * small numbers; 1 for all other kernels. gemm_plan_otherwise returns the plan for products that are not in range. */
+/* Returns whether the plan's kernel computes all of `count` products without replacing a number by zero. To find out, the
+ * function reads a and b if the kernel is a checked one. For all other kernels it returns 1. If it returns 0, all of the
+ * products are computed with the plan that gemm_plan_otherwise returns. */
 int gemm_in_range(const gemm_plan *plan, int64_t count, const gemm_place *at);
 gemm_plan gemm_plan_otherwise(const gemm_plan *plan);
 

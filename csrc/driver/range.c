@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 enum {
-    LEAST_SUM = 142, /* of the least biased exponents of a and b: then every nonzero sum is at least 2^-126 */
+    LEAST_SUM = 142, /* the smallest sum of a's and b's least exponents for which no number can be replaced */
     JOBS = 64,
     PIECE = 32 << 10 /* elements of a and b that are worth a job */
 };
@@ -17,8 +17,9 @@ typedef struct scan {
     int32_t least_a[JOBS], least_b[JOBS];
 } scan;
 
-/* Returns the least exponent of a piece of a matrix. If the matrix is the same as in the product before, it is not read
- * again. `size`: bytes of an element. `batch`: the strides of the stack's axes. */
+/* Returns the least exponent of a piece of a matrix. A matrix that the product before has, too, is not read again: then
+ * the result is INT16_MAX, which is above all exponents. `size`: bytes of an element. `batch`: the strides of the stack's
+ * axes. */
 static int32_t least_of(const scan *all, int64_t unit, const void *x, int64_t size, int64_t rs, int64_t ps,
                         const int64_t *batch, int64_t rows) {
     const int64_t item = unit / all->pieces % all->batch, offset = gemm_batch_offset(all->plan, batch, item);
@@ -49,7 +50,7 @@ static void scan_job(void *context, int64_t job, int slot) {
 }
 
 int gemm_in_range(const gemm_plan *plan, int64_t count, const gemm_place *at) {
-    const double ns_per_element = 1. / 16, ns_per_step = 1. / 500; /* of the check, and of the product after it */
+    const double ns_per_element = 1. / 16, ns_per_step = 1. / 500; /* of the check, of the product after it */
     if (!plan->kernel->otherwise || !plan->k) return 1;
     if (plan->accumulate) return 0; /* the sums of earlier steps may be small */
     scan all = {.plan = plan, .at = at, .batch = 1};

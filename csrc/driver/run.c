@@ -49,7 +49,8 @@ static void prefetch(const void *matrix, int64_t bytes) {
 #endif
 }
 
-/* A loop over products of one shape. A small product is a single kernel call, whose block is filled in once. */
+/* The state of a loop over products of one shape. If each product is one kernel call, `block` is filled in once and only
+ * its pointers change. */
 typedef struct series {
     const gemm_kernel *kernel;
     const gemm_blocking *blocking;

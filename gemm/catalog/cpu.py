@@ -48,7 +48,7 @@ CPU: tuple[Kernel, ...] = (
     # Narrow floats (with sums in float), complex numbers, integers modulo a power of two, and integers with wider sums.
     _row("bgemm_amx_32x32", "tdpbf16ps, which makes subnormal sums zero", 700, "amxbf16", precision="high",
          MC=256, KC=1024, NC=4096),
-    _row("bgemm_amx_checked_32x32", "bgemm_amx_32x32; 6x64 for products with tiny numbers", 600, "amxbf16",
+    _row("bgemm_amx_checked_32x32", "bgemm_amx_32x32; AVX-512 for products with tiny numbers", 600, "amxbf16",
          file="bgemm_amx_32x32", ordered=False, prepares=False, suits="m >= 16 and n >= 16", MC=256, KC=1024, NC=4096),
     _row("i8gemm_amx_32x32", "tdpbuud", 1200, "amxint8", MC=256, KC=2048, NC=4096),
     _row("s8s32gemm_amx_32x32", "tdpbssd", 1200, "amxint8", MC=256, KC=2048, NC=4096),

@@ -227,9 +227,9 @@ def batching() -> Batch:
 
     Inside the block, `gemm.gemm` and `gemm.matmul` return their result array (or `out`) immediately. The contents of
     the result are valid after the block, or after batch.flush(). Until then the caller must not change any operand.
-    Each product is checked when it is called. On the CPU, a product has the same bits as without the block. Products
-    that depend on each other are computed in the order of the calls: a product may read or write what an earlier
-    product writes.
+    Each product is checked when it is called. On the CPU, a product has the same bits as without the block. (Exception:
+    bfloat16 on CPUs with AMX, unless reproducible=True.) Products that depend on each other are computed in the order
+    of the calls: a product may read or write what an earlier product writes.
 
     Some products are computed immediately, after all earlier ones: the first product of each kind, a product so large
     that computing it together with others saves no time, and a product that cannot be delayed (for example with a bias,

@@ -36,7 +36,7 @@ int main(void) {
     const double *as[MANY], *bs[MANY];
     double *cs[MANY];
     const CBLAS_TRANSPOSE none = CblasNoTrans, transposed = CblasTrans;
-    const int few = 40, count = MANY, k = K; /* also a single thread needs more workspace than the stack has */
+    const int few = 40, count = MANY, k = K; /* with 40, one thread also needs more workspace than the stack has */
     if (!a || !b || !first || !second) return 2;
     for (int type = 0; type < 7; type++) {
         const int floats = type == 0 || type == 2 || type == 5;

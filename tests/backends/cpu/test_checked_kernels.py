@@ -84,6 +84,18 @@ def test_no_sum_is_flushed(row):
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("which", ["a", "b"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_subnormal_operands(row, which, sign):
+    """The instructions alone replace a subnormal operand by zero, also if its product is a normal number."""
+    small, large = np.full((32, 32), sign * 2.0**-133, BFLOAT16), np.full((32, 32), 2.0**60, BFLOAT16)
+    a, b = (small, large) if which == "a" else (large, small)
+    assert (gemm.gemm(a, b, kernel=row).astype(float) == sign * 2.0**-68).all()
+    alone = gemm.gemm(a, b, kernel=row.replace("_checked_", "_"), precision="high")
+    assert not alone.astype(float).any()
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("which", ["a", "b"])
 @pytest.mark.parametrize("other", [1, 60, 127])
 def test_edge(row, which, other, operands):
     """From the edge on the fast instructions compute the product; one binade below it they do not."""
@@ -98,18 +110,26 @@ def test_edge(row, which, other, operands):
 
 
 @pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("layout", ["rows", "columns", "neither"])
+@pytest.mark.parametrize("layout", ["rows", "columns", "apart", "neither"])
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_every_element_is_read(row, layout, which, operands, rng):
-    """A subnormal number anywhere in a or b is noticed, in every layout; an infinity, a NaN and zeros are not tiny."""
+    """A subnormal number of either sign is noticed anywhere in a or b, in every layout.
+
+    Infinities, NaN and zeros are not tiny.
+    """
     a, b = operands
     a[0, 0], b[0, 0], a[1, 2:9] = np.inf, np.nan, 0
-    lay = {"rows": lambda x: x, "columns": np.asfortranarray, "neither": lambda x: np.repeat(x, 2, 1)[:, ::2]}[layout]
+    lay = {
+        "rows": lambda x: x,
+        "columns": np.asfortranarray,
+        "apart": lambda x: np.concatenate([x, np.ones_like(x)], 1)[:, : x.shape[1]],
+        "neither": lambda x: np.repeat(x, 2, 1)[:, ::2],
+    }[layout]
     small = {"a": a, "b": b}[which]
     places = [(0, 1), (small.shape[0] - 1, small.shape[1] - 1), (small.shape[0] - 1, 0), (0, small.shape[1] - 1)]
     places += [(int(rng.integers(1, small.shape[0])), int(rng.integers(1, small.shape[1]))) for _ in range(20)]
-    for place in places:
-        before, small[place] = small[place], 2.0**-133
+    for number, place in enumerate(places):
+        before, small[place] = small[place], (-1) ** number * 2.0**-133
         assert same(gemm.gemm(lay(a), lay(b), kernel=row), gemm.gemm(a, b, reproducible=True)), place
         small[place] = before
     twin = gemm.gemm(lay(a), lay(b), kernel=row.replace("_checked_", "_"), precision="high")
@@ -176,8 +196,10 @@ def test_many(row, rng):
     a, b = (list(stack) for stack in pair(rng, (70, 40, 60), (70, 60, 40)))
     twin = gemm.gemm_many(a, b, kernel=row.replace("_checked_", "_"), precision="high")
     for item in (None, 0, 69):
+        tiny = list(a)
         if item is not None:
-            a[item][39, 59] = 2.0**-133
-        expected = twin if item is None else gemm.gemm_many(a, b, reproducible=True)
+            tiny[item] = a[item].copy()
+            tiny[item][39, 59] = 2.0**-133
+        expected = twin if item is None else gemm.gemm_many(tiny, b, reproducible=True)
         for _ in range(2):  # the second list repeats what the first has chosen
-            assert all(map(same, gemm.gemm_many(a, b, kernel=row), expected)), item
+            assert all(map(same, gemm.gemm_many(tiny, b, kernel=row), expected)), item
