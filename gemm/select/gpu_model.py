@@ -107,41 +107,31 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
     compute = launch_arithmetic.seconds(kernel, groups, k, units, cut, problem.reproducible)
     launch, packing, alone = _brought(kernel, (m, n, k, problem.batch), (a, b, *sizes), rate, units)
     cluster, most = cut * p.get("MULTICAST", 1), launch_arithmetic.resident(kernel)
-    overlaps = launch_arithmetic.OVERLAPPING in device.features
-    if overlaps and not launch_arithmetic.each_alone(kernel, groups, units, cluster):
+    if launch_arithmetic.OVERLAPPING in device.features and not launch_arithmetic.each_alone(
+        kernel, groups, units, cluster
+    ):
         launch += APART
     count = groups * cluster
     # One multiprocessor computes `share` of all elements, and runs `together` blocks at once.
     share, together = 1 / min(count, units), min(-(-count // units), most)
+    storing = 0.0
     compute += ALONE * alone * share / together**0.5  # other blocks' arithmetic hides a part of these copies
-    delay, storing = _stored(kernel, problem, out, m if out == "T" else n)
-    # The stores of a tile delay the next tile of the multiprocessor, unless the multiprocessor runs other blocks
-    # meanwhile.
-    if most == 1 or "blocks" in p:
-        delay, storing = delay + storing, 0.0
-    compute, storing = compute + delay * share, storing * share
+    # Kernels with tensor maps transpose a result while they store it. Other kernels store a transposed result element
+    # by element.
+    if out == "S" or (m if out == "T" else n) * problem.itemsize % WIDE or (out == "T" and not p.get("maps")):
+        storing = 1e-9 * kernel.scattered * m * n * problem.batch * share
+        # The stores of a tile delay the next tile of the multiprocessor, unless the multiprocessor runs other blocks
+        # meanwhile.
+        if most == 1 or "blocks" in p:
+            compute, storing = compute + storing, 0.0
+    elif out == "T":
+        compute += TRANSPOSING * m * n * problem.batch * share
     memory, tile = traffic / reached, launch_arithmetic.tile(kernel, m, n)
     if p.get("maps") and not p.get("planes") and not p.get("MODULI"):
         rows = sizes[0] * (k if a == "N" else m), sizes[1] * (k if b == "T" else n)
         loads = [x * size * (SPLIT if row % LINE else 1.0) for x, size, row in zip(tile, sizes, rows, strict=True)]
         memory = max(memory, groups * k * sum(loads) / LOADED * launch_arithmetic.UNITS / units * slower)
     return Terms(compute * slower, memory, packing, launch, storing * slower)
-
-
-def _stored(kernel: Kernel, problem: Problem, out: str, across: int) -> tuple[float, float]:
-    """Return the seconds in which the result's layout delays the arithmetic, and those for storing single elements.
-
-    Both are for one multiprocessor. Kernels with tensor maps transpose a result while they store it. Other kernels
-    store a transposed result element by element.
-
-    Args:
-        out: the layout of the result.
-        across: the length of the result's rows in memory.
-    """
-    elements, maps = problem.m * problem.n * problem.batch, kernel.params.get("maps")
-    if out == "S" or across * problem.itemsize % WIDE or (out == "T" and not maps):
-        return 0.0, 1e-9 * kernel.scattered * elements
-    return (TRANSPOSING * elements, 0.0) if out == "T" else (0.0, 0.0)
 
 
 def _brought(
