@@ -68,8 +68,7 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
     if pairs[0][0] != pairs[0][1]:
         pairs.append(pairs[0][::-1])
     if p.get("MODULI"):
-        for shares_a in (0, 1):
-            yield {"A_TYPE": "int8", "B_TYPE": "int8", "OUT_TYPE": "uint8", "SHARES_A": shares_a}
+        yield {"A_TYPE": "int8", "B_TYPE": "int8", "OUT_TYPE": "uint8"}
         return
     if p.get("planes") or p.get("widen"):
         pairs = [(PLANES[p.get("planes", 2)],) * 2]
@@ -81,8 +80,6 @@ def forms(kernel: Kernel) -> Iterator[dict[str, object]]:
             choices[f"{name}_TURNED"] = (0, 1) if lies in (3, 7) else (int((lies == 2) == (name == "A")),)
         if wide:
             choices[f"{name}_VECTOR"] = (max(1, wide // SIZES[pairs[0]["AB".index(name)]]), 1)
-    if p.get("MULTICAST", 1) > 1:
-        choices["SHARES_A"] = (0, 1)
     if p.get("ordered_form"):
         choices["ORDERED"] = (0, 1)
     if p.get("pointers"):

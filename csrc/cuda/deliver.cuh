@@ -13,20 +13,16 @@
 #include "hopper.cuh"
 #include "ptx.cuh"
 
-// OUT_BOXES: boxes (16 rows by OUT_WIDTH bytes of out) that a warp may store by TMA at the same time; 0: no stores by
-// TMA.
+// OUT_BOXES: boxes (16 rows by 128 bytes of out) that a warp may store by TMA at the same time; 0: no stores by TMA.
 #ifndef OUT_BOXES
 #define OUT_BOXES 0
-#endif
-#ifndef OUT_WIDTH
-#define OUT_WIDTH 128 // or 64, for 16-bit results. OUT_WIDTH is also the width of the boxes' swizzle
 #endif
 
 enum {
     STRETCH = 16 / sizeof(OUT_TYPE) < 4 ? 4 : 16 / sizeof(OUT_TYPE), // elements of out that a lane stores at once
     STAGED = 32,                        // columns of a warp's sums that are in shared memory at a time
     PITCH = STAGED + 8,                 // elements from row to row in shared memory, chosen to avoid bank conflicts
-    BOX_BYTES = 16 * OUT_WIDTH,         // bytes of a box
+    BOX_BYTES = 16 * 128,               // bytes of a box
     STAGING_AT = OUT_BOXES ? 1024 : 16, // alignment of the staging memory
     // Bytes of staging memory per warp. It must hold 16 rows of PITCH 4-byte sums (2560 bytes) or the warp's boxes.
     // With one box, the 2560 bytes are rounded up to the alignment.
@@ -140,7 +136,7 @@ INLINE void finish(const Gemm &g, bool down, const T *from, int here, long long 
 
 // Returns the address of chunk `chunk` (16 bytes) of row `row`, in a warp's 16 rows of BLOCK 16-bit numbers in shared
 // memory. Chunk j of a row is stored at position j ^ swapped. With this swizzle, 8 lanes access all 32 banks, whether
-// their chunks are adjacent along rows or along a column. This swizzle is TMA's swizzle of 2 * BLOCK bytes.
+// their chunks are adjacent along rows or along a column. If BLOCK is 64, this swizzle is TMA's 128-byte swizzle.
 template <int BLOCK> INLINE unsigned char *chunk_at(unsigned char *rows, int row, int chunk) {
     const int swapped = BLOCK == 64 ? row % 8 : row / 2 % 4;
     return rows + (row * (BLOCK / 8) + (chunk ^ swapped)) * 16;
@@ -235,26 +231,26 @@ INLINE void put_words(const Gemm &g, const T (&sums)[COUNT], int first, unsigned
 template <int WIDE, bool PAIRED, class T, int COUNT>
 INLINE void send_boxes(const Gemm &g, const T (&sums)[COUNT], unsigned char *staging, const TensorMap *out_map,
                        unsigned top, unsigned left, int z) {
-    enum { COLUMNS = OUT_WIDTH / sizeof(OUT_TYPE), COUNTED = WIDE / COLUMNS };
+    enum { COLUMNS = 128 / sizeof(OUT_TYPE), COUNTED = WIDE / COLUMNS };
     static_assert(WIDE % COLUMNS == 0, "boxes are whole");
-    static_assert(OUT_WIDTH == 128 || sizeof(OUT_TYPE) == 2, "put_words stores 128 bytes");
     static_assert(OUT_BOXES <= 1 || COUNTED % OUT_BOXES == 0, "a tile begins with the box that was sent first");
 #pragma unroll
     for (int box = 0; box < COUNTED; ++box) {
         unsigned char *const rows = staging + (OUT_BOXES > 1 ? box % OUT_BOXES * BOX_BYTES : 0);
-        if (elected()) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();
+        if (threadIdx.x % 32 == 0) bulk_wait_read<(OUT_BOXES > 1 ? OUT_BOXES - 1 : 0)>();
         __syncwarp();
         if (top < g.m && left + box * COLUMNS < g.n) {
             if constexpr (sizeof(OUT_TYPE) == 2)
-                put_halves<COLUMNS, PAIRED>(g, sums, box * COLUMNS, rows);
+                put_halves<64, PAIRED>(g, sums, box * COLUMNS, rows);
             else
                 put_words<PAIRED>(g, sums, box * COLUMNS, rows);
             fence_async();
             __syncwarp();
-            if (elected()) tma_store_3d(out_map, shared_address(rows), (int)left + box * COLUMNS, (int)top, z);
+            if (threadIdx.x % 32 == 0)
+                tma_store_3d(out_map, shared_address(rows), (int)left + box * COLUMNS, (int)top, z);
         }
         // Every box is one group, so that bulk_wait_read can count boxes. A box that was not sent is an empty group.
-        if (elected()) bulk_commit();
+        if (threadIdx.x % 32 == 0) bulk_commit();
     }
 }
 

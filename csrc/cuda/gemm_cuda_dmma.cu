@@ -44,8 +44,8 @@
 #ifndef THREADS
 #define THREADS 128
 #endif
-#ifndef RESIDENT
-#define RESIDENT 2 // blocks that a multiprocessor must be able to hold at once
+#ifndef BLOCKS
+#define BLOCKS 2 // blocks that a multiprocessor must be able to hold at once
 #endif
 #ifndef A_TYPE
 #define A_TYPE double
@@ -162,7 +162,7 @@ INLINE void multiply_fragments(double (&d)[4], const double (&a)[4], const doubl
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gemm_cuda_dmma(ARGUMENT Gemm g) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gemm_cuda_dmma(ARGUMENT Gemm g) {
     alignas(128) extern __shared__ double shared[];
     double *const a_tiles = shared, *const b_tiles = shared + STAGES * BM * BK;
     const unsigned a_address = shared_address(a_tiles), b_address = shared_address(b_tiles);

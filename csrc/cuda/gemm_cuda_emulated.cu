@@ -45,7 +45,7 @@
 #define STAGES 3
 #endif
 #ifndef MULTICAST
-#define MULTICAST 2 // blocks of a cluster that share an operand (SHARES_A)
+#define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef THREADS
 #define THREADS 384 // two warpgroups that multiply, and one that loads
@@ -59,8 +59,8 @@
 static_assert(CONSUMERS == 2 && THREADS == 384, "two warpgroups that take turns, and the loading one");
 static_assert(BK <= 64, "the accumulator truncates");
 
-typedef Operand<A_TYPE, BM, BK, !A_TURNED, 64, SHARES_A ? MULTICAST : 1> A;
-typedef Operand<B_TYPE, BN, BK, B_TURNED, 64, SHARES_A ? 1 : MULTICAST> B;
+typedef Operand<A_TYPE, BM, BK, !A_TURNED, 64> A;
+typedef Operand<B_TYPE, BN, BK, B_TURNED, 64, BN / MULTICAST> B;
 typedef Ring<STAGES, PLANES *(A::BYTES + B::BYTES)> Stages;
 
 template <class D> INLINE void product(bfloat16, D &sums, unsigned long long a, unsigned long long b, bool add) {

@@ -47,7 +47,7 @@
 #define STAGES 4
 #endif
 #ifndef MULTICAST
-#define MULTICAST 2 // blocks of a cluster that share an operand (SHARES_A)
+#define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef PROMOTE
 #define PROMOTE 0 // 1: the tensor cores sum only the products of one stage; these sums are then added in float32
@@ -78,8 +78,8 @@ static_assert(BK * sizeof(A_TYPE) == 128 && sizeof(A_TYPE) == sizeof(B_TYPE), "a
 static_assert(MODULI == 0 || MODULI == COUNT_OF_MODULI, "the moduli of residues.cuh");
 static_assert(BN % PIECE == 0 && (PROMOTE || PIECE == BN), "whole pieces");
 
-typedef Operand<A_TYPE, BM, BK, !A_TURNED, 128, SHARES_A ? MULTICAST : 1> A;
-typedef Operand<B_TYPE, BN, BK, true, 128, SHARES_A ? 1 : MULTICAST> B;
+typedef Operand<A_TYPE, BM, BK, !A_TURNED> A;
+typedef Operand<B_TYPE, BN, BK, true, 128, BN / MULTICAST> B;
 typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
 
 #define PRODUCT(A_TYPE, B_TYPE, wgmma)                                                            \
@@ -325,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         registers_up<Registers<CONSUMERS, RESIDENT>::EACH>();
 #if OUT_BOXES
         consume(g, ring, &out_map);
-        if (elected()) bulk_wait_read<0>(); // TMA must have read the boxes before the block exits
+        if (threadIdx.x % 32 == 0) bulk_wait_read<0>(); // TMA must have read the boxes before the block exits
 #else
         consume(g, ring, nullptr);
 #endif

@@ -37,7 +37,7 @@
 #define STAGES 4
 #endif
 #ifndef MULTICAST
-#define MULTICAST 2 // blocks of a cluster that share an operand (SHARES_A)
+#define MULTICAST 2 // blocks of a cluster that share b
 #endif
 #ifndef B_WIDTH
 #define B_WIDTH 128 // width of b's swizzle in bytes
@@ -58,8 +58,8 @@
 #define CONSUMERS (BM / 64)
 static_assert(THREADS == CONSUMERS * 128 + 128, "a warpgroup for each 64 rows, and the loading one");
 
-typedef Operand<A_TYPE, BM, BK, !A_TURNED, 128, SHARES_A ? MULTICAST : 1> A;
-typedef Operand<B_TYPE, BN, BK, B_TURNED, B_WIDTH, SHARES_A ? 1 : MULTICAST> B;
+typedef Operand<A_TYPE, BM, BK, !A_TURNED> A;
+typedef Operand<B_TYPE, BN, BK, B_TURNED, B_WIDTH, BN / MULTICAST> B;
 typedef Ring<STAGES, A::BYTES + B::BYTES> Stages;
 
 template <class D> INLINE void product(bfloat16, D &sums, unsigned long long a, unsigned long long b) {
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         registers_up<Registers<CONSUMERS, RESIDENT>::EACH>();
 #if OUT_BOXES
         consume(g, ring, &out_map);
-        if (elected()) bulk_wait_read<0>(); // TMA must have read the boxes before the block exits
+        if (threadIdx.x % 32 == 0) bulk_wait_read<0>(); // TMA must have read the boxes before the block exits
 #else
         consume(g, ring, nullptr);
 #endif

@@ -3,17 +3,15 @@
 //
 //     GROUPS warpgroups    each multiplies its 64 rows of a's tile by the whole tile of b; accumulators in registers
 //     ring of stages       in shared memory; a stage has a tile of a, a tile of b and two barriers, full and empty
-//     1 loading warpgroup  one warp waits until a stage is empty; one of its lanes sets the expected byte count and
-//                          starts TMA loads. A whole warpgroup loads because only warpgroups can give registers to
-//                          other warpgroups
+//     1 loading warpgroup  one lane waits until a stage is empty, sets the expected byte count, and starts TMA loads.
+//                          A whole warpgroup loads because only warpgroups can give registers to other warpgroups
 //
 // The grid is persistent: each block computes several tiles of out, over the whole batch. The loads for the next tile
 // of out run during the epilogue of the current one. SHARING blocks of a cluster compute tiles of out that are adjacent
-// along m and share the tiles of b; with SHARES_A, the tiles are adjacent along n and share the tiles of a. Each of
-// these blocks loads its part of the shared boxes and multicasts it into the shared memory of all of them. A stage is
-// therefore empty when the warpgroups of all these blocks have read it. With split-K, the parts of a tile of out also
-// belong to the cluster, which then has SHARING * parts blocks with consecutive block numbers. The parts exchange their
-// partial sums through shared memory.
+// along m and share the tiles of b. Each of these blocks loads its part of b's boxes and multicasts it into the shared
+// memory of all of them. A stage is therefore empty when the warpgroups of all these blocks have read it. With split-K,
+// the parts of a tile of out also belong to the cluster, which then has SHARING * parts blocks with consecutive block
+// numbers. The parts exchange their partial sums through shared memory.
 //
 // Grid of the tensor-core kernels: x counts clusters of MULTICAST (= SHARING) * parts blocks. The tensor maps contain
 // the strides of a and b. c, bias and out may have any strides. The tensor cores determine the order in which products
@@ -25,40 +23,30 @@
 #include "ptx.cuh"
 #include "wgmma.cuh"
 
-#ifndef SHARES_A
-#define SHARES_A 0 // 1: the blocks that share an operand are adjacent along n and share a; 0: along m, and share b
-#endif
-
 // An operand's tile: ROWS of m or n by DEEP of k. Shared memory stores the tile as slabs with rows of WIDTH bytes.
 // WIDTH is the width of the swizzle, 32 to 128 bytes.
 //
-//     ALONG_K (k is contiguous)           a slab is WIDTH bytes of k by ROWS
-//     else (m or n is contiguous)         a slab is WIDTH bytes of m or n by DEEP
-//
-// LOADERS blocks load the tile together. A TMA box is a slab, or, if each block cannot load whole slabs, the slab's
-// rows divided by LOADERS. `tensor_map` in operand_layout.py makes the same boxes.
-template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int LOADERS = 1> struct Operand {
+//     ALONG_K (k is contiguous)           a slab is WIDTH bytes of k by ROWS; a TMA box is BOX rows of a slab
+//     else (m or n is contiguous)         a slab is WIDTH bytes of m or n by DEEP; a TMA box is a whole slab
+template <class T, int ROWS, int DEEP, bool ALONG_K, int WIDTH = 128, int BOX = ROWS> struct Operand {
     enum {
         ACROSS = WIDTH / sizeof(T), // elements in a row of a slab
         SLAB = WIDTH * (ALONG_K ? ROWS : DEEP),
-        SLABS = (ALONG_K ? DEEP : ROWS) / ACROSS,
         BYTES = ROWS * DEEP * (int)sizeof(T),
-        STEP = 32 / sizeof(T),                       // elements of k in one wgmma
-        PIECES = SLABS % LOADERS == 0 ? 1 : LOADERS, // boxes of a slab
-        LINES = SLAB / WIDTH / PIECES,               // rows of a box
-        BOXES = SLABS * PIECES,
+        STEP = 32 / sizeof(T), // elements of k in one wgmma
+        BOXES = ALONG_K ? DEEP / ACROSS * (ROWS / BOX) : ROWS / ACROSS,
         TRANSPOSED = !ALONG_K
     };
-    static_assert(SLAB * SLABS == BYTES, "whole slabs");
-    static_assert(LINES * PIECES * WIDTH == SLAB && LINES * WIDTH % 1024 == 0, "boxes start at whole atoms");
+    static_assert(SLAB * (ALONG_K ? DEEP : ROWS) == BYTES * ACROSS, "whole slabs");
+    static_assert(ROWS % BOX == 0 && BOX * WIDTH % 1024 == 0 && SLAB % 1024 == 0, "boxes start at whole atoms");
 
     // Starts the load of box `i` of a tile to shared memory at `tile`. The tile begins at (row, k) of matrix z. The
     // barrier `full` counts the loaded bytes. `blocks` has a bit for each block of the cluster that receives the box;
     // if it is 0, only this block receives the box.
     static __device__ __forceinline__ void load(int i, unsigned tile, const TensorMap *map, unsigned full, int row,
                                                 int k, int z, unsigned short blocks) {
-        const int down = i % PIECES * LINES, slab = i / PIECES;
-        const int x = (ALONG_K ? k : row) + slab * ACROSS, y = (ALONG_K ? row : k) + down;
+        const int down = ALONG_K ? i % (ROWS / BOX) * BOX : 0, slab = ALONG_K ? i / (ROWS / BOX) : i;
+        const int x = (ALONG_K ? k : row) + slab * ACROSS, y = ALONG_K ? row + down : k;
         const unsigned to = tile + slab * SLAB + down * WIDTH;
         if (blocks)
             tma_load_3d_multicast(to, map, full, x, y, z, blocks);
@@ -159,13 +147,9 @@ template <int DEPTH, int BYTES> struct Ring {
 
 // The tiles of this block, which steps through the tiles of all products with a fixed stride (a persistent grid).
 template <int HIGH, int WIDE, int SHARING> struct Walk {
-    enum {
-        SHARED_BY = SHARING,
-        DOWN = SHARES_A ? HIGH : HIGH * SHARING, // rows and columns of the tiles of the blocks that share an operand
-        ACROSS = SHARES_A ? WIDE * SHARING : WIDE
-    };
+    enum { SHARED_BY = SHARING };
     const Gemm &g;
-    int pair, part;                   // the block's number among those that share an operand; the block's part of k
+    int pair, part;                   // the block's number among the blocks that share b; the block's part of k
     unsigned tiles, rest, step, leap; // tiles per product; current tile; next() adds `step` to `rest` and `leap` to `z`
     long long z;                      // current product
 
@@ -174,7 +158,7 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
         const unsigned blocks = SHARING * g.parts, index = block / blocks;
         pair = block % SHARING;
         part = block / SHARING % g.parts;
-        tiles = tiles_of<DOWN, ACROSS>(g);
+        tiles = tiles_of<HIGH * SHARING, WIDE>(g);
         leap = gridDim.x / blocks / tiles;
         step = gridDim.x / blocks % tiles;
         z = index / tiles;
@@ -188,15 +172,14 @@ template <int HIGH, int WIDE, int SHARING> struct Walk {
         if (rest >= tiles) rest -= tiles, ++z;
     }
     __device__ __forceinline__ Tile tile() const {
-        Tile tile = tile_of<DOWN, ACROSS>(g, rest);
-        SHARES_A ? tile.left += pair *WIDE : tile.top += pair * HIGH;
+        Tile tile = tile_of<HIGH * SHARING, WIDE>(g, rest);
+        tile.top += pair * HIGH;
         return tile;
     }
     template <int DEEP> __device__ __forceinline__ Share share() const { // this block's share of k
         return share_of<DEEP>(g, part);
     }
-    __device__ __forceinline__ int first()
-        const { // first block in the cluster of those that share an operand with this block
+    __device__ __forceinline__ int first() const { // first block in the cluster of those that share b with this block
         return part * SHARING;
     }
 };
@@ -219,7 +202,7 @@ template <int GROUPS, int BLOCKS> struct Registers {
 // after it has read all the sums that it needs. The loading warpgroup calls await_ring before it loads the next tile.
 //
 // Why this is safe: the proxy fence orders the reads before the later TMA writes, and the barrier makes the loader wait
-// for the reads. If blocks share an operand, a loader also writes into the rings of the other blocks. The loader must then wait
+// for the reads. If blocks share b, a loader also writes into the rings of the other blocks. The loader must then wait
 // for the readers of all these blocks, so all threads of the cluster synchronize. Otherwise a loader writes only into
 // its own ring and waits only for its own block.
 template <int SHARING> INLINE void return_ring() {
@@ -227,30 +210,28 @@ template <int SHARING> INLINE void return_ring() {
     if (SHARING > 1)
         cluster_meet();
     else
-        bar_arrive(1, THREADS);
+        bar_arrive(1, THREADS - 96);
 }
 template <int SHARING> INLINE void await_ring() {
     if (SHARING > 1)
         cluster_meet();
-    else
-        bar_sync(1, THREADS); // by all warps: a branch here would make the variables of `fill` not uniform
+    else if (threadIdx.x % 128 < 32) // the loading warp
+        bar_sync(1, THREADS - 96);
 }
 
-// Fills the stages with the operands of a tile of out. A stage gets PER_STAGE tiles of a, then PER_STAGE tiles of b.
-// All threads of the loading warpgroup follow the loop, so that its variables stay in uniform registers, where the TMA
-// instructions need them. One lane of the warp with `loads` starts the loads. (Before, a single thread followed the
-// loop; with a wait for each value that was moved to a uniform register, it took about 150 cycles to start a load.)
+// The loop of the loading warpgroup: fills the stages with this block's tiles. A stage gets PER_STAGE tiles of a, then
+// PER_STAGE tiles of b.
 template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
-INLINE void fill(const Gemm &g, R &ring, const W &walk, unsigned warp, const TensorMap *a_map, const TensorMap *b_map) {
+INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
     enum { SHARING = W::SHARED_BY };
-    const Tile tile = walk.tile();
-    const Share share = walk.template share<DEEP>();
-    const int a_z = (g.a_batch ? (int)walk.z : 0) * PER_STAGE, b_z = (g.b_batch ? (int)walk.z : 0) * PER_STAGE;
-    const unsigned short blocks = SHARING > 1 ? ((1 << SHARING) - 1) << walk.first() : 0;
-    for (int step = share.first; step < share.first + share.steps; ++step, ring.next()) {
-        if (warp == 0) {
-            barrier_wait(ring.empty(), ring.parity ^ 1);
-            if (elected()) {
+    for (; walk.more(); walk.next()) {
+        if (threadIdx.x % 128 == 0) {
+            const Tile tile = walk.tile();
+            const Share share = walk.template share<DEEP>();
+            const int a_z = (g.a_batch ? (int)walk.z : 0) * PER_STAGE, b_z = (g.b_batch ? (int)walk.z : 0) * PER_STAGE;
+            const unsigned short blocks = SHARING > 1 ? ((1 << SHARING) - 1) << walk.first() : 0;
+            for (int step = share.first; step < share.first + share.steps; ++step, ring.next()) {
+                barrier_wait(ring.empty(), ring.parity ^ 1);
                 barrier_expect(ring.full(), PER_STAGE * (A::BYTES + B::BYTES));
                 const int k = step * DEEP;
 #pragma unroll
@@ -259,32 +240,22 @@ INLINE void fill(const Gemm &g, R &ring, const W &walk, unsigned warp, const Ten
                     const unsigned b = ring.tiles() + PER_STAGE * A::BYTES + plane * B::BYTES;
 #pragma unroll
                     for (int i = 0; i < A::BOXES; ++i)
-                        if (!SHARES_A || i % SHARING == walk.pair)
-                            A::load(i, a, a_map, ring.full(), (int)tile.top, k, a_z + plane, SHARES_A ? blocks : 0);
+                        A::load(i, a, a_map, ring.full(), (int)tile.top, k, a_z + plane, 0);
 #pragma unroll
                     for (int i = 0; i < B::BOXES; ++i)
-                        if (SHARES_A || i % SHARING == walk.pair)
-                            B::load(i, b, b_map, ring.full(), (int)tile.left, k, b_z + plane, SHARES_A ? 0 : blocks);
+                        if (i % SHARING == walk.pair)
+                            B::load(i, b, b_map, ring.full(), (int)tile.left, k, b_z + plane, blocks);
                 }
             }
         }
-    }
-}
-
-// What the loading warpgroup does: its first warp loads the block's tiles, one after the other.
-template <class A, class B, int DEEP, int PER_STAGE, class R, class W>
-INLINE void produce(const Gemm &g, R ring, W walk, const TensorMap *a_map, const TensorMap *b_map) {
-    const unsigned warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0); // by the shuffle, the compiler knows it is uniform
-    for (; walk.more(); walk.next()) {
-        fill<A, B, DEEP, PER_STAGE>(g, ring, walk, warp, a_map, b_map);
         __syncwarp();
         // The other warpgroups exchange their partial sums in `deliver`, and use the ring's memory until return_ring.
         if (g.parts > 1) {
             cluster_meet();
-            await_ring<W::SHARED_BY>();
+            await_ring<SHARING>();
         }
     }
-    if (W::SHARED_BY > 1 && warp == 0) ring.drain();
+    if (SHARING > 1 && threadIdx.x % 128 == 0) ring.drain();
 }
 
 #endif

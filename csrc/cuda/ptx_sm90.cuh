@@ -75,15 +75,6 @@ PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
     } while (!done);
 }
 
-// Waits for all lanes of the warp, and returns true in one of them, always the same. The compiler knows that it is a single lane; otherwise it would put each TMA
-// instruction into a loop over all lanes.
-PTX bool elected() {
-    unsigned one;
-    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.b32 %0, 1, 0, p;\n\t}"
-                 : "=r"(one)::"memory");
-    return one;
-}
-
 // ---- TMA: one thread loads or stores a box of a tensor in global memory. x counts along the contiguous axis. A load
 // adds its bytes to the count of `bar`, including the zeros for elements outside the tensor. A multicast load writes to
 // the same address, and counts at the same barrier, in each block of the cluster whose bit in `mask` is set.

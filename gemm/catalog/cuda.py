@@ -5,12 +5,11 @@ block. Uppercase parameters are -D macros of the kernel; the host itself reads o
 
     BM BN BK    a block computes a tile of BM x BN elements of out, in steps of BK along k
     THREADS     threads of the one-dimensional block; default BM * BN
-    MULTICAST   number of blocks of a cluster that share an operand: their tiles are adjacent along m and share b, or
-                adjacent along n and share a (launch_arithmetic.shares_a); default 1
+    MULTICAST   number of blocks of a cluster that share b; they compute tiles that are adjacent along m; default 1
     STACK       number of products of a batch per block; default 1. The grid's y is ceil(batch / STACK)
-    OUT_BOXES   default 0. More than 0: the kernel also gets a tensor map of out with boxes of 16 rows by OUT_WIDTH
-                bytes (default 128). Each warp has staging memory for OUT_BOXES boxes. g.mapped says whether out can be
-                stored through the map; if not, the host passes the map of a instead
+    OUT_BOXES   default 0. More than 0: the kernel also gets a tensor map of out with boxes of 16 rows by 128 bytes.
+                Each warp has staging memory for OUT_BOXES boxes. g.mapped says whether out can be stored through the
+                map; if not, the host passes the map of a instead
 
 Lowercase parameters are for the host only; their default is 0:
 
@@ -21,8 +20,6 @@ Lowercase parameters are for the host only; their default is 0:
                 compute these tiles together, each on a part of k. With reproducible=True they never do that
     ptxas       optimization level of ptxas; default 3
     waits       1: the kernel has no pipeline, so each step along k takes one `startup`
-    lone        percent of the full rate that a block reaches alone on a multiprocessor that can hold several blocks.
-                Without it, the square root of the number of blocks tells the model how much slower such a block is
     alone       1: a block uses so many registers that it has a multiprocessor for itself. A launch may then start
                 before the previous launch has ended. k is nevertheless split as if a multiprocessor held two blocks,
                 because this was measured to be fastest
@@ -46,8 +43,7 @@ Lowercase parameters are for the host only; their default is 0:
     maps        operands that are read through tensor maps: 1 a, 2 b, 3 both. The kernel's parameters are g (struct
                 Gemm) and the maps
     a_box_k a_box_m b_box_k b_box_n    boxes of these maps in elements. The host limits the contiguous axis of a box to
-                the width of the swizzle; the kernel then loads several boxes per step. If blocks share the operand, the
-                host may also divide the other axis, so that each of them loads equally many boxes
+                the width of the swizzle; the kernel then loads several boxes per step
     a_swizzle b_swizzle    swizzle in bytes: 0, 32, 64 or 128
     tf32        1: the tensor maps of float32 operands round to TF32
     planes      number of planes into which gemm_cuda_split first splits the operands: 3 of bfloat16 or 2 of float16. A
@@ -73,14 +69,13 @@ A kernel is compiled once for each set of values (each form) of A_TYPE, B_TYPE, 
     A_TURNED    1: a is contiguous along m; 0: along k. The kernel gets this macro if a_lies is 3 or the kernel has
                 vectors. With a_lies 7 and A_VECTOR 1, strides are arbitrary
     B_TURNED    1: b is contiguous along k; 0: along n. The conditions are the same, with b_lies and B_VECTOR
-    SHARES_A    1: the MULTICAST blocks of a group share a; 0: they share b. Only kernels with MULTICAST get it
     A_VECTOR B_VECTOR ORDERED POINTERS    see above
     EPILOGUE    1: the kernel adds the bias and applies the activation
 
 Grid: a group of parts * MULTICAST blocks (a cluster on sm_90 and newer) computes a tile of BM * MULTICAST by BN
-outputs, or of BM by BN * MULTICAST outputs with SHARES_A. Block x computes strip x % MULTICAST (BM rows; with SHARES_A,
-BN columns) of tile x / (MULTICAST * parts), for part x / MULTICAST % parts of k. If the batch exceeds 65535 (the limit
-of the grid's y), or has more than one batch axis, the host makes several launches.
+outputs. Block x computes strip x % MULTICAST (BM rows) of tile x / (MULTICAST * parts), for part x / MULTICAST % parts
+of k. If the batch exceeds 65535 (the limit of the grid's y), or has more than one batch axis, the host makes several
+launches.
 """
 
 from __future__ import annotations
@@ -224,13 +219,6 @@ FFMA_TMA: tuple[Kernel, ...] = (
 """Kernels for float32 with fused multiply-adds: register tiles, loaded by TMA."""
 
 
-def _special(blocks: Blocks) -> str:
-    """The suffix that distinguishes rows with equal tiles, for blocks with a multiprocessor each."""
-    if blocks.resident > 1 or (blocks.bm * blocks.bn > 8192 and (blocks.bm, blocks.bn) != (192, 192)):
-        return ""
-    return "_pairs" if blocks.multicast == 2 else "_deep" if blocks.stages >= 8 else ""
-
-
 def _wgmma(op: str, blocks: Blocks) -> Kernel:
     """A row of gemm_cuda_wgmma. For fp8 operands, the row has `widen`: they are first converted to float16."""
     bm, bn, stages, multicast, resident, boxes, gflops, startup = blocks
@@ -238,17 +226,15 @@ def _wgmma(op: str, blocks: Blocks) -> Kernel:
     about = "wgmma fed by TMA, loading and multiplying warpgroups" + "; operands widened to float16" * bool(more)
     if bn == 32:
         more |= {"swap": "m < n", "streams": 1}
-    if boxes and bn % 64:
-        more |= {"OUT_WIDTH": 64}
-    # Storing a float32 element takes 0.6 ns. 16-bit elements are stored two at a time; the more warps a multiprocessor
-    # has, the more stores are in flight: an element takes 0.13 ns with twelve warps, and longer if blocks share b.
-    scattered = 0.6 if op.endswith(("32", "s")) else (25.6 if multicast == 1 else 34.0) / (bm * resident)
+    # Storing a float32 element takes 0.6 ns. A 16-bit element takes 0.2 ns, because two elements are stored at a time,
+    # and 0.13 ns in blocks of 192 x 192, because their twelve warps have more stores in flight than eight warps.
+    scattered = 0.6 if op.endswith(("32", "s")) else 0.13 if (bm, bn) == (192, 192) else 0.2
     return _cuda(
-        op, f"wgmma_{bm}x{bn}{_special(blocks)}", "wgmma", about, needs=SM_90A,
+        op, f"wgmma_{bm}x{bn}{'_pairs' * (resident == multicast == 2)}", "wgmma", about, needs=SM_90A,
         ordered=False, scattered=scattered, gflops=gflops, startup=startup,
         BM=bm, BN=bn, BK=64, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128,
         RESIDENT=resident, B_WIDTH=64 if bn % 64 else 128, OUT_BOXES=boxes,
-        maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn, a_swizzle=128,
+        maps=3, a_box_k=64, a_box_m=bm, b_box_k=64, b_box_n=bn // multicast, a_swizzle=128,
         blocks=resident, parts=8 // multicast, **more,
         derived={**_ring("(BM + BN) * BK * 2", boxes), "b_swizzle": "B_WIDTH"},
     )  # fmt: skip
@@ -257,21 +243,17 @@ def _wgmma(op: str, blocks: Blocks) -> Kernel:
 WGMMA: tuple[Kernel, ...] = _rows(
     _wgmma,
     # types   BM   BN  STAGES MULTICAST resident OUT_BOXES gflops startup
-    (_HALVES,  128, 256, 4, 2, 1, 2, 985000, 8.1),
-    (_HALVES,  128, 192, 5, 2, 1, 1, 820000, 7.2),
-    (_HALVES,  192, 192, 3, 2, 1, 1, 797000, 6.6),
-    (_HALVES,  192, 192, 4, 1, 1, 0, 680000, 6.6),
-    (_HALVES,  192,  96, 5, 1, 1, 1, 766000, 6.5),
-    (_HALVES,  128, 128, 6, 2, 1, 1, 784000, 3.7),
-    (_HALVES,   64, 128, 8, 2, 1, 2, 608000, 2.0),
-    (_HALVES,   64, 128, 8, 1, 1, 2, 645000, 2.1),
-    (_HALVES,   64,  64, 12, 1, 1, 1, 489000, 1.9),
-    (_HALVES,   64,  64, 6, 1, 2, 1, 460000, 1.7),
-    (_HALVES,   64,  32, 16, 1, 1, 0, 276000, 2.9),
-    (_SUMS,    128, 192, 5, 2, 1, 0, 780000, 8.0),
-    (_SUMS,     64, 192, 3, 1, 2, 0, 530000, 5.0),
+    (_HALVES,  128, 256, 4, 2, 1, 2, 810000, 6.0),
+    (_NARROW,  128, 192, 5, 2, 1, 0, 780000, 8.0),
+    (_HALVES,  192, 192, 4, 1, 1, 0, 680000, 8.0),
+    (_HALVES,  192,  96, 5, 1, 1, 0, 640000, 6.0),
+    (_NARROW,   64, 192, 3, 1, 2, 0, 530000, 5.0),
+    (_HALVES,  128, 128, 6, 2, 1, 0, 650000, 6.0),
+    (_HALVES,   64, 128, 4, 1, 2, 1, 570000, 2.8),
+    (_HALVES,   64, 128, 4, 2, 2, 1, 600000, 2.2),
     (_SUMS,     64, 128, 4, 1, 2, 0, 520000, 3.6),
-    (_SUMS,     64,  32, 8, 1, 2, 0, 190000, 3.6),
+    (_NARROW,   64,  32, 8, 1, 2, 0, 190000, 3.6),
+    (_HALVES,   64,  64, 6, 1, 2, 1, 480000, 2.2),
     (_SUMS,     64,  64, 6, 1, 2, 0, 440000, 2.4),
     (_FP8,     128, 192, 5, 2, 1, 0, 700000, 8.0),
     (_FP8,      64,  64, 6, 1, 2, 0, 340000, 2.4),
@@ -286,7 +268,7 @@ def _emulated(form: str, bn: int, stages: int, gflops: float) -> Kernel:
         "s", f"emulated_{form}_128x{bn}", "emulated", "planes of narrower numbers by wgmma, sums in float32",
         needs=SM_90A, precision="high", gflops=gflops, startup=5.0, planes=planes, PLANES=planes,
         BM=128, BN=bn, BK=32, STAGES=stages, MULTICAST=2, THREADS=384,
-        maps=3, a_box_k=32, a_box_m=128, b_box_k=32, b_box_n=bn, a_swizzle=64, b_swizzle=64, blocks=1, parts=4,
+        maps=3, a_box_k=32, a_box_m=128, b_box_k=32, b_box_n=bn // 2, a_swizzle=64, b_swizzle=64, blocks=1, parts=4,
         derived=_ring("PLANES * (BM + BN) * BK * 2", 0),
     )  # fmt: skip
 
@@ -311,14 +293,13 @@ def _kmajor(op: str, blocks: Blocks) -> Kernel:
     turns = bm < 256 and bm % bk == 0
     few = op in _INT8 and (bm, bn) == (128, 64)
     return _cuda(
-        op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}{_special(blocks)}", "kmajor", f"wgmma fed by TMA: {about}",
-        needs=SM_90A, ordered=False, gflops=gflops, startup=startup,
-        swap="b == 'N' and (a != 'T' or m < n)" if turns else "",
+        op, f"kmajor_{'tf32_' * tf32}{bm}x{bn}", "kmajor", f"wgmma fed by TMA: {about}", needs=SM_90A, ordered=False,
+        swap="b == 'N' and (a != 'T' or m < n)" if turns else "", gflops=gflops, startup=startup,
         precision="medium" if tf32 or fp8 else "highest",
         scattered=0.2 if op.endswith("b") else 0.4 if few else 0.6,  # two 16-bit results are stored at a time
         BM=bm, BN=bn, BK=bk, STAGES=stages, MULTICAST=multicast, THREADS=2 * bm + 128,
         RESIDENT=resident, PROMOTE=int(fp8), PIECE=128 if fp8 and bn > 192 else bn, OUT_BOXES=boxes,
-        a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn,
+        a_lies=3 if turns else 1, b_lies=1, maps=3, a_box_k=bk, a_box_m=bm, b_box_k=bk, b_box_n=bn // multicast,
         a_swizzle=128, b_swizzle=128, tf32=int(tf32), blocks=resident,
         parts=4 if bm == 256 else 8 // multicast, derived=_ring("(BM + BN) * 128", boxes),
     )  # fmt: skip
@@ -327,14 +308,12 @@ def _kmajor(op: str, blocks: Blocks) -> Kernel:
 KMAJOR: tuple[Kernel, ...] = _rows(
     _kmajor,
     # types BM  BN STAGES MULTICAST resident OUT_BOXES gflops startup
-    ("s",   128, 256, 4, 2, 1, 2, 415000, 10.5),
-    ("s",   256, 128, 3, 1, 1, 0, 360000, 5.1),
-    ("s",   192, 128, 4, 2, 1, 1, 406000, 6.2),
-    ("s",   128,  64, 3, 1, 2, 0, 325000, 3.7),
-    ("s",   128,  64, 8, 2, 1, 1, 277000, 4.1),
-    ("s",    64, 128, 8, 1, 1, 2, 236000, 4.2),
-    ("s",    64,  64, 12, 1, 1, 1, 182000, 2.9),
-    ("s",    64,  64, 6, 1, 2, 1, 238000, 3.7),
+    ("s",   128, 256, 4, 2, 1, 2, 395000, 8.0),
+    ("s",   256, 128, 3, 1, 1, 0, 350000, 8.0),
+    ("s",   192, 128, 4, 1, 1, 0, 361000, 8.0),
+    ("s",   128,  64, 3, 1, 2, 0, 258000, 5.2),
+    ("s",    64, 128, 4, 1, 2, 0, 250000, 5.2),
+    ("s",    64,  64, 6, 1, 2, 1, 200000, 3.4),
     (_INT8, 128, 256, 4, 2, 1, 2, 1570000, 6.0),
     (_FP8,  128, 256, 4, 2, 1, 2, 1413000, 6.0),
     (_INT8, 128, 192, 5, 2, 1, 0, 1430000, 7.0),
@@ -357,7 +336,7 @@ def _residues(bn: int, stages: int, rate: float, startup: float) -> Kernel:
         "d", f"kmajor_residues_128x{bn}", "kmajor", "int8 residues modulo 14 numbers, combined exactly", needs=SM_90A,
         precision="high", gflops=rate / 14, startup=startup, MODULI=14,
         BM=128, BN=bn, BK=128, STAGES=stages, MULTICAST=2, THREADS=384, RESIDENT=1, PROMOTE=0, PIECE=bn, OUT_BOXES=0,
-        a_lies=1, b_lies=1, maps=3, a_box_k=128, a_box_m=128, b_box_k=128, b_box_n=bn,
+        a_lies=1, b_lies=1, maps=3, a_box_k=128, a_box_m=128, b_box_k=128, b_box_n=bn // 2,
         a_swizzle=128, b_swizzle=128, blocks=1, parts=1,
         derived=_ring("(BM + BN) * 128", 0), suits="batch <= 16",
         # Below this k, the sums of residues are exact. The planes take 14 bytes for each element, padding included: at
@@ -366,26 +345,23 @@ def _residues(bn: int, stages: int, rate: float, startup: float) -> Kernel:
     )  # fmt: skip
 
 
-RESIDUES: tuple[Kernel, ...] = (_residues(256, 4, 1450000, 7.0), _residues(192, 5, 1390000, 8.0))
+RESIDUES: tuple[Kernel, ...] = (_residues(256, 4, 1400000, 7.0), _residues(192, 5, 1340000, 8.0))
 """Kernels for float64 on the tensor cores for int8, by the Chinese remainder theorem."""
 
 
-def _dmma(bm: int, bn: int, tm: int, resident: int, gflops: float, startup: float) -> Kernel:
-    """A row of gemm_cuda_dmma: a block has four warps, each with tm x 32 outputs.
-
-    resident: the number of blocks for each multiprocessor, as registers and shared memory allow on an H200.
-    """
+def _dmma(bm: int, bn: int, tm: int, gflops: float, startup: float) -> Kernel:
+    """A row of gemm_cuda_dmma: a block has four warps, each with tm x 32 outputs."""
     return _cuda(
         "d", f"dmma_{bm}x{bn}", "dmma", f"tensor cores, fed by cp.async, {tm}x32 outputs a warp", needs=SM_80,
         ordered=False, gflops=gflops, startup=startup,
         BM=bm, BN=bn, BK=16, TM=tm, TN=32, STAGES=4, THREADS=128,
-        RESIDENT=resident, lone=80, vector=16, parts=8, derived={"shared": "STAGES * (BM + BN) * BK * 8"},
+        BLOCKS=2, vector=16, parts=8, derived={"shared": "STAGES * (BM + BN) * BK * 8"},
     )  # fmt: skip
 
 
 DMMA: tuple[Kernel, ...] = (
-    _dmma(128, 64, 64, 2, 62000, 10.0), _dmma(64, 64, 32, 2, 57000, 3.0), _dmma(32, 64, 16, 4, 53000, 2.3),
-    _dmma(32, 128, 32, 2, 57000, 3.8), _dmma(16, 128, 16, 3, 40000, 1.6),
+    _dmma(128, 64, 64, 62000, 10.0), _dmma(64, 64, 32, 59000, 4.6), _dmma(32, 64, 16, 52000, 3.4),
+    _dmma(32, 128, 32, 51500, 3.2), _dmma(16, 128, 16, 44000, 2.2),
 )  # fmt: skip
 """Kernels for float64 on tensor cores."""
 

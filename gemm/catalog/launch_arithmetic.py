@@ -7,7 +7,6 @@ are those of an H200; gemm.select.gpu_model scales the times to other GPUs.
 
 from __future__ import annotations
 
-import math
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -30,11 +29,10 @@ The numbers are those of cuOccupancyMaxActiveClusters on one H200.
 """
 
 # These four numbers were measured on an H200, 2026-11-22 and 23.
-_JOIN = 1.5e-6  # seconds that the blocks of a cluster wait for each other
+_JOIN = 0.8e-6  # seconds that the blocks of a cluster wait for each other
 _NEXT = 0.5  # microseconds from a block's tile to its next tile, for each block that a multiprocessor holds
-_NEXT_ALONE = 0.9  # the same for a block that has a multiprocessor for itself; measured 2026-11-28
 _BESIDE = 0.4  # each persistent block of a multiprocessor except the first adds this fraction of the startup
-_EXCHANGE = 0.8e11  # bytes per second that a block receives from the other blocks of its cluster
+_EXCHANGE = 1.5e11  # bytes per second that a block receives from the other blocks of its cluster
 
 
 @cache
@@ -53,28 +51,8 @@ def resident(kernel: Kernel) -> int:
 def groups(kernel: Kernel, m: int, n: int, batch: int) -> int:
     """Number of groups for `batch` results of m by n if k is not split. Each modulus counts as a result."""
     p = kernel.params
-    high, wide = tile(kernel, m, n)
-    return -(-m // high) * -(-n // wide) * -(-batch // p.get("STACK", 1)) * (p.get("MODULI") or 1)
-
-
-def shares_a(kernel: Kernel, m: int, n: int) -> bool:
-    """Whether the MULTICAST blocks of a group are adjacent along n and share a, for results of m by n.
-
-    Otherwise they are adjacent along m and share b. They are adjacent along the axis with fewer wasted tiles; if both
-    axes waste equally many, along the axis with more tiles, because then they share the larger operand.
-    """
-    p = kernel.params
-    members = p.get("MULTICAST", 1)
-    down, across = -(-m // p["BM"]), -(-n // p["BN"])
-    along_m, along_n = -(-down // members) * across, down * -(-across // members)
-    return along_n < along_m or (members > 1 and along_n == along_m and n * p["BM"] > m * p["BN"])
-
-
-def tile(kernel: Kernel, m: int, n: int) -> tuple[int, int]:
-    """Rows and columns of the tile of a group, for results of m by n."""
-    p = kernel.params
-    high, wide, members = p["BM"], p["BN"], p.get("MULTICAST", 1)
-    return (high, wide * members) if shares_a(kernel, m, n) else (high * members, wide)
+    tiles = -(-m // (p["BM"] * p.get("MULTICAST", 1))) * -(-n // p["BN"])
+    return tiles * -(-batch // p.get("STACK", 1)) * (p.get("MODULI") or 1)
 
 
 @lru_cache(4096)
@@ -102,7 +80,7 @@ def least(kernel: Kernel, count: int, k: int, units: int) -> float:
     all_busy = count * steps * grid.busy
     if grid.shares:  # all units may compute one tile
         return grid.startup + all_busy / grid.most
-    alone = steps * grid.column * grid.most**grid.hiding
+    alone = steps * grid.column * grid.most**0.5
     if grid.cuts > 1:
         alone = min(alone, alone / grid.cuts + grid.join)
     return grid.startup + (all_busy if all_busy > alone else alone)
@@ -171,7 +149,6 @@ class _Grid(NamedTuple):
         join: seconds to add up the sums of the blocks that share a tile.
         rooms: number of clusters that run at once, for each number of parts of k.
         cuts: the largest number of parts of k.
-        hiding: a multiprocessor that holds a fraction x of its blocks computes at x ** hiding of its full rate.
         persistent, waits, shares: from the kernel's params.
     """
 
@@ -183,7 +160,6 @@ class _Grid(NamedTuple):
     join: float
     rooms: tuple[int, ...]
     cuts: int
-    hiding: float
     persistent: bool
     waits: bool
     shares: bool
@@ -196,9 +172,8 @@ def _grid(kernel: Kernel, units: int) -> _Grid:
     column = 2.0 * p["BM"] * p["BN"] * step * p.get("STACK", 1) / (kernel.gflops * 1e9 / UNITS) / (p.get("MODULI") or 1)
     rooms = tuple(room(units, most, members * cut) for cut in range(1, CLUSTER // members + 1))
     cuts = min(p.get("parts", 0) or 1, len(rooms))
-    hiding = math.log(100 / p["lone"], most) if "lone" in p else 0.5
     return _Grid(most, step, column, column * members / units, 1e-6 * kernel.startup, joined(kernel), rooms, cuts,
-                 hiding, "blocks" in p, bool(p.get("waits")), bool(p.get("shares")))  # fmt: skip
+                 "blocks" in p, bool(p.get("waits")), bool(p.get("shares")))  # fmt: skip
 
 
 def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordered: bool = False) -> float:
@@ -209,7 +184,7 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
     several blocks, running blocks hide the startup of other blocks. With `ordered` (reproducible=True), each sum is one
     chain of multiply-adds, and blocks share no tile.
     """
-    most, step, column, _, _, join, rooms, _, hiding, persistent, waits, shares = _grid(kernel, units)
+    most, step, column, _, _, join, rooms, _, persistent, waits, shares = _grid(kernel, units)
     at_once, steps = rooms[cut - 1], -(-k // step) or 1
     work = -(-steps // cut) * column
     rounds, rest = divmod(count, at_once)
@@ -219,13 +194,13 @@ def seconds(kernel: Kernel, count: int, k: int, units: int, cut: int = 1, ordere
         time += _together(kernel, rest, work, at_once)
     elif rest:
         held = max(1.0, most * rest / at_once)
-        time += held * work / (held / most) ** hiding
+        time += held * work / (held / most) ** 0.5
     started = rounds + (rest > 0)
     startup = kernel.startup * (steps if waits else 1)
     if persistent:
         startup *= 1 + _BESIDE * ((most if rounds else held) - 1)
     # A persistent block loads the next tile's operands early. With split-K it cannot: the join uses the same memory.
     hidden = (persistent or most > 1) and cut == 1
-    startup = startup * (1 if hidden else started) + (_NEXT * most if most > 1 else _NEXT_ALONE) * (started - 1)
+    startup = startup * (1 if hidden else started) + _NEXT * most * (started - 1)
     time += startup * 1e-6
     return time + started * join if cut > 1 else time  # a block multiplies nothing while it joins

@@ -34,18 +34,6 @@ each 4 bytes.
 Kernels copy single elements where rows are not aligned. Measured on an H200, 2026-11-24, with all such products in the
 runs of benchmarks/auto_regret.py.
 """
-LOADED, LINE, SPLIT = 16e12, 128, 2.0
-"""Bytes per second that all multiprocessors of an H200 load from L2 by TMA; bytes of a line of this cache; and
-how many times as long a load takes if the operand's rows are not multiples of LINE bytes, because each row of a box
-then lies in two lines.
-
-Measured with bfloat16 products of 1000³ and 1024³ on an H200, 2026-11-28.
-"""
-TRANSPOSING = 0.15e-9
-"""Seconds that a multiprocessor takes longer for an element of a result that a kernel with tensor maps transposes.
-
-Measured with 8192 × 8192 × 64 in TF32 on an H200, 2026-11-28.
-"""
 WIDE = 16
 """Bytes of the widest memory access. A row is aligned if it begins at a multiple of WIDE bytes."""
 CLOCK = 1980
@@ -124,14 +112,7 @@ def terms(kernel: Kernel, device: Device, problem: Problem, traffic: float, *, l
         # meanwhile.
         if most == 1 or "blocks" in p:
             compute, storing = compute + storing, 0.0
-    elif out == "T":
-        compute += TRANSPOSING * m * n * problem.batch * share
-    memory, tile = traffic / reached, launch_arithmetic.tile(kernel, m, n)
-    if p.get("maps") and not p.get("planes") and not p.get("MODULI"):
-        rows = sizes[0] * (k if a == "N" else m), sizes[1] * (k if b == "T" else n)
-        loads = [x * size * (SPLIT if row % LINE else 1.0) for x, size, row in zip(tile, sizes, rows, strict=True)]
-        memory = max(memory, groups * k * sum(loads) / LOADED * launch_arithmetic.UNITS / units * slower)
-    return Terms(compute * slower, memory, packing, launch, storing * slower)
+    return Terms(compute * slower, traffic / reached, packing, launch, storing * slower)
 
 
 def _brought(

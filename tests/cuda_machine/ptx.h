@@ -146,10 +146,6 @@ PTX void barrier_wait_cluster(unsigned bar, unsigned parity) {
 struct alignas(64) TensorMap {
     unsigned char opaque[128];
 };
-PTX bool elected() {
-    machine_warp(~0u, nullptr, [](void *const *, unsigned) {}, "elect.sync"); // waits for all lanes, orders no memory
-    return threadIdx.x % 32 == 0;
-}
 PTX void tma_prefetch(const TensorMap *) {}
 PTX void tma_load_3d(unsigned to, const TensorMap *map, unsigned bar, int x, int y, int z) {
     machine_tma_load(to, map, bar, x, y, z, 3, 0);

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from gemm.backends.cuda import operand_layout
-from gemm.backends.cuda.operand_layout import BIAS, OUT, SIZES, WORKSPACE, A, B, C, Map, Operand, Step, View
+from gemm.backends.cuda.operand_layout import BIAS, OUT, SIZES, WORKSPACE, A, B, C, Operand, Step, View
 from gemm.catalog import Kernel, launch_arithmetic, simplest
 from gemm.core.errors import KernelFailed
 from gemm.core.operands import same_stack
@@ -155,7 +155,6 @@ class _Maker:
         self.row, self.chip, self.layout = row, chip, layout
         self.swap = swaps(row, layout)
         self.m, self.n = layout.shape[-2:][:: -1 if self.swap else 1]
-        self.shares_a = int(launch_arithmetic.shares_a(row, self.m, self.n))
         self.steps: list[Step] = []
         self.workspace = self.used = 0  # bytes of workspace: the maximum over all launches; the current launch
         self.zeroed = (0, 0)
@@ -220,8 +219,8 @@ class _Maker:
             self.joined(pointers, sharing + 1, sharing * p["BM"] * p["BN"] * SIZES[out.type])
         if across >= 1 << 31:
             raise _Unfit
-        maps = tuple(self.tensor_map(o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
-        out_map = None if layout.reads_c else operand_layout.out_map(out, (m, n, batch), p.get("OUT_WIDTH", 128))
+        maps = tuple(operand_layout.tensor_map(row, o) for bit, o in ((1, x), (2, y)) if p.get("maps", 0) & bit)
+        out_map = None if layout.reads_c else operand_layout.out_map(out, m, n, batch)
         parameters = self.parameters((m, n, layout.k, batch), (x, y, c, out), count, int(out_map is not None))
         if p.get("OUT_BOXES"):
             maps += (out_map or maps[0],)
@@ -241,21 +240,15 @@ class _Maker:
         self.workspace = max(self.workspace, self.used + p["MODULI"] * m * y.extent)
         room = launch_arithmetic.room(self.chip.units, p["blocks"], p["MULTICAST"])
         blocks = min(launch_arithmetic.groups(row, m, y.extent, 1), room) * p["MULTICAST"]
-        self.shares_a = int(launch_arithmetic.shares_a(row, m, y.extent))
-        form = ("A_TYPE", x.type), ("B_TYPE", y.type), ("OUT_TYPE", rest.type), ("SHARES_A", self.shares_a)
+        form = ("A_TYPE", x.type), ("B_TYPE", y.type), ("OUT_TYPE", rest.type)
         parameters = self.parameters((m, y.extent, k, p["MODULI"]), (x, y, rest, rest))
         pointers = (0, x.slot, x.at), (8, y.slot, y.at), (24, rest.slot, rest.at)
-        maps = self.tensor_map(x), self.tensor_map(y)
+        maps = operand_layout.tensor_map(row, x), operand_layout.tensor_map(row, y)
         self.steps.append(Step(row, form, (blocks, 1), p["MULTICAST"], parameters, pointers, maps))
         found = [*self.pointers(left, right, c, out), (_MEMORY_AT, rest.slot, rest.at), (_ARRIVALS_AT, WORKSPACE, 0)]
         last = self.parameters((m, n, k, 1), (left, right, c, out))
         blocks = -(-m * y.extent // (4 * operand_layout.COMBINE.params["THREADS"]))
         self.steps.append(Step(operand_layout.COMBINE, self.fused(), (blocks, 1), 1, last, tuple(found), scaled=True))
-
-    def tensor_map(self, x: Operand) -> Map:
-        """Return the tensor map through which the kernel reads `x`."""
-        shared = (x.which == "a") == bool(self.shares_a)
-        return operand_layout.tensor_map(self.row, x, self.row.params.get("MULTICAST", 1) if shared else 1)
 
     def planes(self, x: Operand, exponents: int) -> Operand:
         """Add the step that replaces `x` by planes of residues in the workspace, and return the stack of planes.
@@ -329,8 +322,6 @@ class _Maker:
                 found[f"{name}_TURNED"] = int(x.transposed == (name == "A"))
             if wide:
                 found[f"{name}_VECTOR"] = max(1, wide // x.size) if x.vectors else 1
-        if p.get("MULTICAST", 1) > 1:
-            found["SHARES_A"] = self.shares_a
         if p.get("ordered_form"):
             found["ORDERED"] = int(layout.ordered)
         if p.get("pointers"):
@@ -347,6 +338,6 @@ class _Maker:
         Thread blocks compute the tiles of out band by band. The tiles that are computed at the same time then cover
         nearly a square of out, so that they share more of a and b in the L2 cache.
         """
-        p, (high, wide) = self.row.params, launch_arithmetic.tile(self.row, self.m, self.n)
-        band = max(1, round(math.sqrt(self.chip.units * p["BM"] / p["BN"]) * p["BN"] / wide))
-        return band if band * wide < self.n and high < self.m else 0
+        p, wide = self.row.params, self.row.params["BN"]
+        band = max(1, round(math.sqrt(self.chip.units * p["BM"] / wide)))
+        return band if band * wide < self.n and p["BM"] * p.get("MULTICAST", 1) < self.m else 0

@@ -10,7 +10,6 @@ import struct
 from typing import NamedTuple
 
 from gemm.catalog import Kernel
-from gemm.core.problem import Ints
 
 A, B, C, OUT, BIAS, WORKSPACE = range(6)
 """The slots. A slot is memory into which the pointers of a Step point: an operand, or the launch plan's workspace on
@@ -46,8 +45,6 @@ _WIDE = 16
 _MAP_KINDS = {1: 0, 2: 1, 4: 2, 8: 4}
 """{size in bytes: CUtensorMapDataType of the unsigned integer of that size}."""
 _TF32 = 11
-_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-"""{width of a swizzle in bytes: CUtensorMapSwizzle}."""
 
 
 class Map(NamedTuple):
@@ -279,12 +276,8 @@ def residues(x: Operand, moduli: int, at: int, exponents: int) -> tuple[Operand,
     return y, Step(RESIDUES, form, (-(-x.extent // lines), 1), 1, packed, pointers), moduli * y.step
 
 
-def tensor_map(row: Kernel, x: Operand, loaders: int = 1) -> Map:
-    """Return the tensor map through which the kernel `row` reads `x`.
-
-    loaders: the number of blocks that load a tile of `x` together. If the tile does not have the same number of boxes
-    for each of them, its boxes are divided: see struct Operand in hopper.cuh.
-    """
+def tensor_map(row: Kernel, x: Operand) -> Map:
+    """Return the tensor map through which the kernel `row` reads `x`."""
     p, name = row.params, "m" if x.which == "a" else "n"
     swizzle = p.get(f"{x.which}_swizzle", 0)
     box = [p[f"{x.which}_box_k"], p[f"{x.which}_box_{name}"]]
@@ -292,23 +285,18 @@ def tensor_map(row: Kernel, x: Operand, loaders: int = 1) -> Map:
     if x.transposed:
         box, dims = box[::-1], dims[::-1]
     if swizzle:
-        boxes, box[0] = box[0] * x.size // swizzle, swizzle // x.size
-        if boxes % loaders:
-            box[1] //= loaders
+        box[0] = swizzle // x.size
     kind = _TF32 if p.get("tf32") else _MAP_KINDS[x.size]
     third = x.plane or x.step or x.pitch
     return Map(x.slot, x.at, kind, (dims[0], dims[1], x.matrices * (x.planes or 1)), (x.pitch * x.size, third * x.size),
-               (box[0], box[1], 1), _SWIZZLES[swizzle])  # fmt: skip
+               (box[0], box[1], 1), {0: 0, 32: 1, 64: 2, 128: 3}[swizzle])  # fmt: skip
 
 
-def out_map(x: View, shape: Ints, width: int) -> Map | None:
-    """Return the tensor map that stores results in boxes of 16 rows x `width` bytes, if out's layout allows that.
-
-    shape: (m, n, batch).
-    """
-    (m, n, batch), size = shape, SIZES[x.type]
+def out_map(x: View, m: int, n: int, batch: int) -> Map | None:
+    """Return the tensor map that stores results in boxes of 16 rows x 128 bytes, or None if out's layout forbids it."""
+    size = SIZES[x.type]
     row, step = x.row * size, (x.step if batch > 1 else x.row) * size
     fits = size in (2, 4) and x.col == 1 and x.aligned % _WIDE == row % _WIDE == step % _WIDE == n * size % _WIDE == 0
     if not fits or not (0 < row < 1 << 40 and 0 < step < 1 << 40) or max(m, n, batch) >= 1 << 32:
         return None
-    return Map(x.slot, x.at, _MAP_KINDS[size], (n, m, batch), (row, step), (width // size, 16, 1), _SWIZZLES[width])
+    return Map(x.slot, x.at, _MAP_KINDS[size], (n, m, batch), (row, step), (128 // size, 16, 1), 3)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gemm.catalog import Kernel, launch_arithmetic
 from gemm.core.problem import Device, Problem
 
-STEPS = tuple(sorted({base << shift for base in (1, 3, 5) for shift in range(12)}))
+STEPS = tuple(sorted({base << shift for base in (1, 3) for shift in range(12)}))
 """Numbers of steps along k that the search for regimes tries."""
 BATCHED = ", of a batch"
 """Suffix of the names of regimes in which a thread block computes tiles of more than one product."""

@@ -161,7 +161,7 @@ APART = (Case(17, 19, 45, 0.5, -2.0, batch=9, apart=True), Case(16, 32, 33, batc
 def beyond(kernel: Kernel) -> tuple[Case, ...]:
     """Return further cases for a tiled GPU kernel that is verified when it is first used; () for other kernels.
 
-    - products of more than one tile along m and along n; if blocks share operands, one for each operand that is shared
+    - a product of more than one tile along m and along n
     - if the kernel can divide the last tiles along k among thread blocks: a product whose k is large enough for that
     - if the kernel takes pointer batches: the cases APART
     """
@@ -169,9 +169,7 @@ def beyond(kernel: Kernel) -> tuple[Case, ...]:
     if not kernel.lazy_verify or "BM" not in p:
         return ()
     lengths = (2 * p.get("BK", 8) + 16, *([2064] if p.get("shares") else []))
-    members = p.get("MULTICAST", 1)
-    sizes = {(p["BM"] * members + 8, p["BN"] + 16), (p["BM"] + 8, p["BN"] * members + 16)}
-    tiles = tuple(Case(*size, k, 0.5, -2.0) for size in sorted(sizes) for k in lengths)
+    tiles = tuple(Case(p["BM"] * p.get("MULTICAST", 1) + 8, p["BN"] + 16, k, 0.5, -2.0) for k in lengths)
     return tiles + (APART if kernel.apart else ())
 
 

@@ -79,10 +79,9 @@ def hopper(
     a, b = numbers(dtype, (m, k), (n, k))
     arrays = a.T.copy()[None] if turned else a[None], b[None], np.full((1, m, n), np.nan, np.float32)
     with on_device(machine, *arrays) as (x, y, out):
-        down, across = (64 // sharing, 64) if macros.get("SHARES_A") else (64, 64 // sharing)
         maps = [
-            machine.tensor_map(x, (32, bk, 1) if turned else (bk, down, 1), 128, kind),
-            machine.tensor_map(y, (bk, across, 1), 128, kind),
+            machine.tensor_map(x, (32, bk, 1) if turned else (bk, 64, 1), 128, kind),
+            machine.tensor_map(y, (bk, 64 // sharing, 1), 128, kind),
             *([machine.tensor_map(out, (32, 16, 1), 128)] if boxes else []),
         ]
         strides = (*((1, m) if turned else (k, 1)), 1, k, n, 1)
@@ -152,10 +151,6 @@ CASES = {
     "kmajor one box": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=1, sharing=1, boxes=1, clusters=2),
     "kmajor turned": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=2, sharing=2, A_TURNED=1),
     "wgmma": lambda *at: hopper(*at, name="gemm_cuda_wgmma", parts=2, sharing=2, kind="bfloat16", bk=64),
-    "wgmma shares a": lambda *at: hopper(
-        *at, name="gemm_cuda_wgmma", parts=2, sharing=2, kind="bfloat16", bk=64, SHARES_A=1
-    ),
-    "kmajor shares a": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=1, sharing=2, boxes=2, SHARES_A=1),
     "kmajor whole": lambda *at: hopper(*at, name="gemm_cuda_kmajor", parts=1, sharing=2),
     "wgmma whole": lambda *at: hopper(*at, name="gemm_cuda_wgmma", parts=1, sharing=2, kind="bfloat16", bk=64),
     "ffma": lambda *at: ffma_tma(*at, parts=2),
