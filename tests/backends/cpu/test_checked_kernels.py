@@ -3,7 +3,6 @@
 Their unchecked twin, the row without `checked`, shows which products the instructions themselves would spoil.
 """
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,7 +10,7 @@ import gemm
 from gemm.catalog import BY_NAME
 from gemm.core.engine import features
 
-BFLOAT16 = ml_dtypes.bfloat16
+BFLOAT16 = pytest.importorskip("ml_dtypes").bfloat16
 ROWS = [name for name in BY_NAME if "_checked_" in name]
 EDGE = 142  # the sum of the biased exponents of a and b at which 2**-126 is the unit of the products
 
