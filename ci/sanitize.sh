@@ -15,7 +15,7 @@ venv "$work/venv" "${cffi[@]}" setuptools
 # compile, and are left out: each differs from its sibling of another type or with other vectors only in macros. Every
 # template is compiled with AVX2, with AVX-512 and in every type. The conformance suite has all kernels read up to the
 # end of a page (page_ends).
-siblings=hgemm_avx512_6x64,cgemm_avx512_6x32,dgemm_avx512_6x32,i32gemm_avx512_12x32,bgemm_avx2_6x16,zgemm_avx2_6x4,sgemm_avx2_6x16
+siblings=hgemm_avx512_6x64,cgemm_avx512_6x32,dgemm_avx512_6x32,i32gemm_avx512_12x32,zgemm_avx2_6x4,sgemm_avx2_6x16
 "$work/venv/bin/python" ci/engine.py "$work" | grep -vE "/(${siblings//,/|})\.c$" >"$work/sources"
 sed -i -E "/\((${siblings//,/|}),/d" "$work/rows.h"
 say "$(grep -c ROW "$work/rows.h") kernels in $(wc -l <"$work/sources") files"
