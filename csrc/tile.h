@@ -223,26 +223,28 @@ TARGET INLINE void LOCAL(tiles)(const int rows, const int nv, const int form, co
         }
 
         /* Prefetch rows of an unpacked b from the L2 cache, AHEAD steps early: the hardware prefetcher does not predict
-         * short rows that are far apart. The last tile prefetches the next columns or panel of b instead. */
+         * short rows that are far apart. The last tile prefetches the next columns or panel of b instead. If a row starts
+         * in the middle of a cache line, the columns before it have already read this line, so the lines are counted from
+         * the end of the row. */
         const int switches = tiles == 1 && b_next != 0;
         const int prefetches = !beside && k > GEMM_SHORT_K && (!packed || switches);
         const int64_t ahead = switches ? b_next : AHEAD * b_ps;
         const IN *ap = a, *bp = b;
-#define STEP(a_at, a_apart, b_at)                                                                    \
-    {                                                                                                \
-        V row[8];                                                                                    \
-        if (prefetches)                                                                              \
-            EACH(line, LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + line * (64 / (int)sizeof(IN))); \
-        EACH(v, nv) {                                                                                \
-            if (packed || whole || v < nv - 1)                                                       \
-                row[v] = LOAD_IN((b_at) + v * VL);                                                   \
-            else                                                                                     \
-                row[v] = LOAD_IN_PART((b_at) + v * VL, last);                                        \
-        }                                                                                            \
-        EACH(r, rows) {                                                                              \
-            const X element = ELEMENT((a_at) + r * (a_apart));                                       \
-            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);             \
-        }                                                                                            \
+#define STEP(a_at, a_apart, b_at)                                                                                  \
+    {                                                                                                              \
+        V row[8];                                                                                                  \
+        if (prefetches)                                                                                            \
+            EACH(line, LINES(nv * VL, IN)) PREFETCH((b_at) + ahead + nv * VL - 1 - line * (64 / (int)sizeof(IN))); \
+        EACH(v, nv) {                                                                                              \
+            if (packed || whole || v < nv - 1)                                                                     \
+                row[v] = LOAD_IN((b_at) + v * VL);                                                                 \
+            else                                                                                                   \
+                row[v] = LOAD_IN_PART((b_at) + v * VL, last);                                                      \
+        }                                                                                                          \
+        EACH(r, rows) {                                                                                            \
+            const X element = ELEMENT((a_at) + r * (a_apart));                                                     \
+            EACH(v, nv) acc[r * nv + v] = FMA_ELEMENT(element, row[v], acc[r * nv + v]);                           \
+        }                                                                                                          \
     }
         if (packed) {
 #ifdef K_LOOP
@@ -658,7 +660,7 @@ TARGET static int LOCAL(compute_few)(const gemm_block *x, int strided_b) {
 }
 #endif
 
-TARGET static void LOCAL(compute)(const gemm_block *x) {
+TARGET static void LOCAL(compute_columns)(const gemm_block *x) {
     const int64_t m = x->m, n = x->n;
     const int strided_a = x->a_ts == MR * x->a_rs, strided_b = x->b_ts == NR;
 #ifdef STREAM
@@ -695,6 +697,33 @@ TARGET static void LOCAL(compute)(const gemm_block *x) {
             if (tiles) whole(x, 0, j, tiles, a, b, x->a_ts, b_next, last_count);
             if (rest) of_rows[rest - 1](x, m - rest, j, 1, a + tiles * x->a_ts, b, 0, b_next, last_count);
         }
+    }
+}
+
+/* The number of columns to compute by themselves, so that all other tiles read whole cache lines of an unpacked b. NumPy's
+ * large arrays start 16 bytes after the start of a line: each tile would read a part of one line more in each row of b.
+ * Returns 0 if the first column starts a line, or if the rows of b start at different positions in their lines. Also
+ * returns 0 if C has few columns, because the additional tile takes time, and for a short k: writing C takes longer then. */
+TARGET INLINE int64_t LOCAL(columns_before_line)(const gemm_block *x) {
+    enum { LINE = 64, FEW_TILES = 6 };
+    if (VL == 1 || x->n < FEW_TILES * NR || x->k <= GEMM_SHORT_K || x->b_ts != NR || x->b_cs != 1) return 0;
+    const uintptr_t beyond = (uintptr_t)x->b % LINE;
+    if (beyond % sizeof(IN) || x->b_ps * (int64_t)sizeof(IN) % LINE) return 0;
+    return beyond ? (int64_t)((LINE - beyond) / sizeof(IN)) : 0;
+}
+
+TARGET static void LOCAL(compute)(const gemm_block *x) {
+    const int64_t skipped = LOCAL(columns_before_line)(x);
+    if (skipped) {
+        gemm_block first = *x, rest = *x;
+        first.n = skipped, rest.n -= skipped, rest.b = (const IN *)x->b + skipped;
+        if (x->from) rest.from = (const T *)x->from + skipped;
+        if (x->c) rest.c = (const C_T *)x->c + skipped;
+        rest.to = (char *)x->to + skipped * (int64_t)(x->raw ? sizeof(T) : sizeof(C_T));
+        LOCAL(compute_columns)(&first);
+        LOCAL(compute_columns)(&rest);
+    } else {
+        LOCAL(compute_columns)(x);
     }
 }
 

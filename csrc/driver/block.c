@@ -53,12 +53,12 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
         SMALL_A = 256 << 10,
         WIDE = 200,
         FEW_ROWS = 96,
-        /* The L1 cache of most CPUs. A line has LINE bytes. Lines whose distance is a multiple of SETS lines share one
-         * set, and a set holds WAYS lines or a few more. */
+        /* The L1 cache of most CPUs: lines whose distance is a multiple of PERIOD bytes share one set, and a set holds
+         * WAYS lines or a few more. */
         LINE = 64,
         SETS = 64,
         WAYS = 8,
-        CROWDED_ROWS = 12 /* for so few rows, packing costs more than slow reads */
+        CROWDED_ROWS = 12 /* for so few rows, packing costs more than slow reads if all lines share one set */
     };
     const gemm_kernel *kernel = blocking->kernel;
     const int64_t k = blocking->kc;
@@ -67,13 +67,10 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
     const int panels = (kernel->flags & GEMM_FAST_PANELS) && n >= kernel->nr;
     const int large_b = panels ? m > FEW_PASSES * kernel->mr : m > MANY_ROWS && k * n * kernel->b_size > SMALL_B;
     /* shared: the largest power of two, at most SETS, that divides the distance between rows of b in cache lines. Lines
-     * at the same position of all rows then map to only SETS / shared sets. If b starts in the middle of a line, as
-     * NumPy's arrays do, a tile uses one more line of each row, and the lines no longer fit these sets. */
+     * at the same position of all rows then map to only SETS / shared sets. If k lines do not fit these sets, each row of
+     * tiles reads them from L2 again. */
     const int64_t step = whole->b_rs * kernel->b_size, shared = min64(step / LINE & -(step / LINE), SETS);
-    const int crowded = shared == SETS
-                            ? m > CROWDED_ROWS && k > WAYS
-                            : m > 2 * CROWDED_ROWS && k * shared >= WAYS * SETS && (uintptr_t)whole->b % LINE;
-    const int collide = step % LINE == 0 && crowded;
+    const int collide = step % LINE == 0 && m * shared > CROWDED_ROWS * SETS && k * shared > WAYS * SETS;
     blocking->pack_b = k && !whole->prepacked && (!(dots || contiguous) || large_b || collide);
     const int by_columns = !panels && !dots && packs_rows(kernel, m, n, k, whole->a_cs);
     const int large_a = n >= WIDE && m >= FEW_ROWS && plan->k * m * kernel->a_size > SMALL_A;

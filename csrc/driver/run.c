@@ -247,10 +247,9 @@ int gemm_is_direct(const gemm_plan *plan, gemm_block *block) {
     if (plan->batch_ndim || plan->prepacked || plan->accumulate || orient(&all, plan)) return 0;
     if (serial_ns(&all) > GEMM_SHORT_NS) return 0;
     all.whole.c = &all, all.whole.c_cs = plan->c.column; /* assume that there is a c */
-    all.whole.b = (const void *)(uintptr_t)1;            /* assume the worst alignment of b */
     choose_blocking(&all, 1);
     if (!all.blocking.direct) return 0;
-    all.whole.b = all.whole.c = NULL; /* reset both placeholders: the caller's block must not point to `all` */
+    all.whole.c = NULL; /* reset the placeholder: the caller's block must not point to `all` */
     *block = gemm_block_of(&all.whole, &all.blocking);
     return 1;
 }
@@ -381,10 +380,7 @@ int gemm_run_many(const gemm_plan *plan, int64_t count, const gemm_place *at, co
     one->whole.alpha = alpha, one->whole.beta = beta, one->whole.accumulate = plan->accumulate;
     all.transposed = orient(one, plan);
     for (int axis = 0; axis < plan->batch_ndim; axis++) one->batch *= plan->batch_shape[axis];
-    const void *b = one->whole.b;
-    one->whole.b = (const void *)(uintptr_t)1; /* assume the worst alignment of b */
     choose_blocking(one, 1);
-    one->whole.b = b;
     char stack[STACK_BYTES + GEMM_ALIGNMENT], *memory = stack;
     const gemm_acquired acquired =
         gemm_acquire_threads(GEMM_PRODUCT_POOL, serial_ns(one) * (double)count, plan->threads);

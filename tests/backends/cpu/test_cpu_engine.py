@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import python, rand
+from helpers import python, rand, whole
 from oracle import check_same_bits, fma, ordered
 
 import gemm
@@ -21,6 +21,7 @@ from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import threads as granting
 from gemm.core.engine import engine
 from gemm.core.errors import BackendUnavailable, KernelFailed
+from gemm.core.operands import aligned
 from gemm.core.problem import Problem
 
 ROWS = [row for row in KERNELS if row.backend == "cpu" and row.dtype in ("float32", "float64")]
@@ -71,7 +72,7 @@ def guarded(shape, dtype):
     """An array of NaN inside a larger one, and a function that checks the rest of that."""
     around = np.full((shape[0] + 4, shape[1] + 4), 7, dtype)
     inside = around[2:-2, 2:-2]
-    inside[...] = np.nan
+    inside[...] = np.nan if around.dtype.kind in "fc" else 99
 
     def check():
         frame = np.ones(around.shape, bool)
@@ -133,6 +134,34 @@ def test_short_k(row, k):
             run(row, left, right, out, c=c, alpha=0.5, beta=-2.0)
             check()
             check_same_bits(out, want)
+
+
+IN_PLACE = [*ROWS, *COMPLEX, *(x for x in REST if x.dtype in ("float16", "int32", "int64") and not x.inputs)]
+
+
+@pytest.mark.parametrize("row", IN_PLACE, ids=lambda row: row.name)
+@pytest.mark.parametrize("m", [1, 4, 7, 25])
+def test_rows_of_b_that_begin_within_a_cache_line(row, m):
+    """The columns before the next line are a tile of their own, if all rows of b begin at the same position in their
+    lines. With k = 900, some kernels cut k into pieces. The numbers are whole, so the sums are exact."""
+    row = available(row)
+    line, nr = 64 // np.dtype(row.dtype).itemsize, row.params["NR"]
+    n = 6 * nr + 5
+    width = (n + 2 * line) // line * line
+    for k, begins in itertools.product((17, 900), (1, line // 2 + 1, line - 1)):
+        a, values, c = (whole(*shape, dtype=row.dtype, seed=i) for i, shape in enumerate(((m, k), (k, n), (m, n))))
+        exact = values.astype("complex128" if values.dtype.kind == "c" else "float64")
+        want = (2 * (a.astype(exact.dtype) @ exact) - 3 * c.astype(exact.dtype)).astype(row.dtype)
+        b = aligned(k * width * values.itemsize).view(row.dtype).reshape(k, width)[:, begins : begins + n]
+        assert b.ctypes.data % 64 == begins * b.itemsize
+        assert b.strides[0] % 64 == 0
+        b[...] = values
+        out, check = guarded(c.shape, row.dtype)
+        np.testing.assert_array_equal(run(row, a, b, out, c=c, alpha=2, beta=-3), want)
+        check()
+        out[...] = c
+        np.testing.assert_array_equal(run(row, a, b, out, c=out, alpha=2, beta=-3), want)
+        check()
 
 
 @pytest.mark.parametrize("packed", ["nothing", "a", "b", "a and b"])
