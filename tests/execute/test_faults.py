@@ -149,13 +149,12 @@ def facts(device, *kernels):
 class Verifier:
     """A gemm.select.worker.Child that answers at once."""
 
+    usable = False
+
     def __init__(self, fault):
         self._fault = fault
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self, patience=0.0):
         pass
 
     def ask(self, request, limit):

@@ -67,6 +67,7 @@ class Memory:
             host can map the memory). Memory of equal kind is interchangeable.
         width, height: the size in texels. For a buffer, the width is its size in bytes, and the height is 1.
         after: the events of the last command that used the memory.
+        nbytes: the size in bytes. This is a field, because the pool reads it often.
     """
 
     data: Any
@@ -74,10 +75,10 @@ class Memory:
     width: int
     height: int
     after: list[Any] = field(default_factory=list)
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return self.width * self.height * (self.kind[0] * self.kind[1] or 1)
+    def __post_init__(self) -> None:
+        self.nbytes = self.width * self.height * (self.kind[0] * self.kind[1] or 1)
 
 
 class Handle:
