@@ -101,7 +101,7 @@ def deliver(
             without, plan = without | {(plan.kernel.name, plan.device.key)}, None
     if plan.meanwhile:
         probe.soon()  # only now: the probe must not compete with the verification and with the product
-    return None if any(failure.memory for failure in failures) else plan
+    return None if failures and any(failure.memory for failure in failures) else plan
 
 
 def _exhausted(failures: list[KernelFailed], error: BackendUnavailable) -> Exception:
