@@ -70,7 +70,7 @@ def deliver(
 
     `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A
     kernel that fails is not used again in this process (verification.demote). A lack of memory does not exclude a
-    kernel: only this call uses another candidate. If a temporary plan succeeds, the probe starts.
+    kernel: only this call uses another candidate. After a plan that is `searching`, the probe starts.
 
     Returns:
         The plan that succeeded. None: a candidate ran out of memory, and the next product must choose its plan again.
@@ -99,8 +99,8 @@ def deliver(
             if failure.spoilt:
                 raise RuntimeError(str(failure)) from error
             without, plan = without | {(plan.kernel.name, plan.device.key)}, None
-    if plan.meanwhile:
-        probe.soon()  # only now: the probe must not compete with the verification and with the product
+    if plan.searching:
+        probe.start()  # only now: the probe must not compete with the verification and with the product
     return None if failures and any(failure.memory for failure in failures) else plan
 
 

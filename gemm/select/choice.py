@@ -47,12 +47,15 @@ def choose(
         without: (kernel, device) pairs that have already failed in this call.
 
     Raises:
-        ValueError: a name is unknown, or the problem's arguments rule out the kernel.
+        ValueError: a name is unknown, the problem's arguments rule out the kernel, or GEMM_PROBE_TIMEOUT is wrong.
         TypeError: no kernel fits the dtype, the precision, or a bias or activation on a device.
         BackendUnavailable: the named backend, device or kernel cannot run here.
     """
     patient = backend != "auto" or worker.this_thread.waits > 0
-    return _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
+    plan = _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
+    if plan.searching:
+        worker.timeout()  # the probe starts after the product: a wrong setting is an error before `out` is written
+    return plan
 
 
 def _passes(ordered: bool, each: Candidate) -> bool:
@@ -121,7 +124,7 @@ def _choose(request: Request, patient: bool, generation: int) -> Plan:
     doubted = holder is None and not queue.searching and (queue.away or best.kernel.third_party)
     rival = queue.rival(best.device) if doubted else math.inf
     return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival,
-                meanwhile=standing_in or queue.searching)  # fmt: skip
+                meanwhile=standing_in or queue.searching, searching=queue.searching)  # fmt: skip
 
 
 class _Queue:

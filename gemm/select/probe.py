@@ -140,10 +140,14 @@ def soon() -> Facts | None:
     """
     if worker.this_thread.waits:
         return facts()
-    found = recalled[entry()]
-    if found is None:
+    start()
+    return recalled[entry()]
+
+
+def start() -> None:
+    """Start the probe in the background if its results are not known."""
+    if recalled[entry()] is None:
         _begin()
-    return found
 
 
 def devices(backend: str) -> tuple[Device, ...]:
@@ -282,6 +286,8 @@ def _probe(task: Task, *, verify: bool) -> Facts:
             lines.append({"step": "unavailable", "backend": name, "cause": unavailable, "deadly": True})
     if verify and not task.stopped:
         disk_cache.remove(begun)
+    if not all(line["ok"] for line in lines if line["step"] == "kernel"):
+        task.child.close()  # a failure may have spoilt the driver's state; the next task starts a new process
     return Facts(lines)
 
 

@@ -223,7 +223,13 @@ def _verify(
 
 
 def _merged(lines: list[Line], about: Line, known: Line) -> list[Line]:
-    """Return `lines` with `about` and `known`, without the lines that these two replace."""
+    """Return `lines` with `about` and `known`, without the lines that these two replace.
+
+    `known` does not replace the line of another task or process that has also checked the ordered bits meanwhile.
+    """
     same = ("step", "kernel", "device")
+    if not known["ordered"]:
+        more = known | {"ordered": True}
+        known = next((x for x in lines if all(x.get(key) == more[key] for key in (*same, "source", "ordered"))), known)
     old = [x for x in lines if not any(all(x.get(key) == new.get(key) for key in same) for new in (about, known))]
     return [*old, about, known]

@@ -144,13 +144,15 @@ def begin(key: object, what: str, work: Callable[[Task], None], *, used: bool = 
 
 
 def _found() -> Child:
-    """Return a spare worker that can be used, or a new one. The caller must hold the lock."""
-    while _spare:
-        child = _spare.pop()
-        if child.usable:
-            return child
-        child.close()
-    return Child("gemm.select.probe")
+    """Return a spare worker that can be used, or a new one. The caller must hold the lock.
+
+    A spare worker that cannot be used is left to the thread of its task (`_discard`), because its end may take seconds.
+    """
+    child = next((child for child in _spare if child.usable), None)
+    if child is None:
+        return Child("gemm.select.probe")
+    _spare.remove(child)
+    return child
 
 
 def _discard(child: Child) -> None:

@@ -81,6 +81,18 @@ class Memory:
         self.nbytes = self.width * self.height * (self.kind[0] * self.kind[1] or 1)
 
 
+class Latest(threading.local):
+    """The last launch of each thread.
+
+    There is one for each device, not one for each launcher: the commands keep staging memory alive.
+
+    Attributes:
+        launch: (the launcher, the commands of the launch), if the launch may be repeated; else None.
+    """
+
+    launch: tuple[Any, Any] | None = None
+
+
 class Handle:
     """One device in one context. gemm creates the context on first use, unless the caller gives one."""
 
@@ -93,6 +105,7 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
+        self.latest = Latest()
         # {Replay: bytes of memory that it holds}, oldest first
         self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}

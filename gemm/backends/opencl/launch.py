@@ -82,8 +82,9 @@ class Launcher:
         launch. b is None if it is prepacked. c is None if the launch does not read c. bias is always None: no OpenCL
         kernel adds a bias.
         """
-        traffic, self._last.traffic = getattr(self._last, "traffic", None), None
-        if traffic is None or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
+        latest = self.handle.latest
+        (launcher, traffic), latest.launch = latest.launch or (None, None), None
+        if launcher is not self or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
             return None
         if isinstance(out, np.ndarray):
             # Other products may never be repeated, and the memory of a HostReplay takes long to allocate.
@@ -121,16 +122,16 @@ class Launcher:
         try:
             with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
                 if isinstance(out, DeviceView):
-                    self._launch(a, b, c, out, alpha, beta)
+                    self.handle.latest.launch = self, self._launch(a, b, c, out, alpha, beta)
                     return
                 layouts, given = (self.a, self.b, STRIDED, STRIDED), (a, b, c, out)
                 with shared_views(self.device, given, layouts) as (x, y, z, goal):
                     if c is not None and identical(c, out) and not owner(out) and self._may_be_torn(x, y, z, goal):
                         kept = out.copy()
-                    self._launch(x, y, z, goal, alpha, beta)
+                    traffic = self._launch(x, y, z, goal, alpha, beta)
                     # A launch with views of host memory cannot be repeated, because the views end here.
-                    if any(map(is_not, given, (x, y, z, goal))) or self._last.traffic.nbytes > HOST_BYTES:
-                        self._last.traffic = None
+                    if not any(map(is_not, given, (x, y, z, goal))) and traffic.nbytes <= HOST_BYTES:
+                        self.handle.latest.launch = self, traffic
         except KernelFailed as error:
             if self._last.wrote and c is not None and identical(c, out):
                 if kept is None:
@@ -165,7 +166,7 @@ class Launcher:
         cut = step.m < m or step.n < n or out.ndim > 3 or (out.ndim == 3 and step.batch < out.shape[0])
         return cut or isinstance(out, DeviceView)
 
-    def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
+    def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> Traffic:
         given = [a, b, out] if c is None else [a, b, out, c]
         queue, events = self.handle.queue, []
         if isinstance(out, DeviceView):
@@ -173,7 +174,7 @@ class Launcher:
             # Each pyopencl Array has the events of the commands that still write to it, on any queue.
             events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
         traffic = Traffic(self.handle, queue, events)
-        self._last.traffic = None
+        self.handle.latest.launch = None
 
         axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
         lengths = tuple(length for length, _ in axes)
@@ -186,11 +187,11 @@ class Launcher:
                     self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
         finally:
             self._last.wrote = traffic.writes > 0
-        self._last.traffic = traffic
         traffic.release()
         if isinstance(out, DeviceView):
             out.owner.add_event(traffic.after[-1])
             queue.flush()
+        return traffic
 
     def scale(self, alpha: Any, beta: Any) -> np.ndarray:
         """Return alpha and beta in the format that kernels take."""

@@ -40,7 +40,7 @@ def enqueued(monkeypatch):
 
     seen = []
     launch = Launcher._launch
-    monkeypatch.setattr(Launcher, "_launch", lambda *args: (seen.append(1), launch(*args)))
+    monkeypatch.setattr(Launcher, "_launch", lambda *args: seen.append(1) or launch(*args))
     plan_cache.forget()
     yield seen
     plan_cache.forget()
