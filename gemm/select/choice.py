@@ -51,8 +51,8 @@ def choose(
         TypeError: no kernel fits the dtype, the precision, or a bias or activation on a device.
         BackendUnavailable: the named backend, device or kernel cannot run here.
     """
-    patient = backend != "auto" or worker.this_thread.waits > 0
-    plan = _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
+    waits = worker.this_thread.waits > 0
+    plan = _choose(Request(problem, backend, kernel, holder, without), waits, verification.generation)
     if plan.searching:
         worker.timeout()  # the probe starts after the product: a wrong setting is an error before `out` is written
     return plan
@@ -104,8 +104,9 @@ def _standing_in(
 
 
 @lru_cache(4096)
-def _choose(request: Request, patient: bool, generation: int) -> Plan:
+def _choose(request: Request, waits: bool, generation: int) -> Plan:
     problem, backend, kernel, holder, without = request
+    patient = backend != "auto" or waits
     queue, standing_in = _considered(request), False
     best = queue.pop(without)
     if kernel is None and best is not None and best.kernel.backend not in HOST_BACKENDS:

@@ -6,6 +6,7 @@ The search is held up by a backend that waits in the child until a file is there
 import os
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import helpers
 import pytest
@@ -258,6 +259,47 @@ def test_the_probe_starts_after_the_product(python):
     )
 
 
+def test_a_wrong_time_limit_of_the_probe_is_an_error_before_the_product(python):
+    """Otherwise out, which is c, would be lost."""
+    python(
+        """
+        from gemm.catalog import BY_NAME
+        from gemm.select import verification
+        opened()
+        assert verification.verified(BY_NAME["sgemm_slow_1x1"], probe.devices("slow")[0], ordered=False)
+        os.environ["GEMM_PROBE_TIMEOUT"] = "soon"
+        c = large.copy()
+        try:
+            gemm.gemm(large, large, c, beta=1.0, out=c, backend="slow")
+        except ValueError as error:
+            assert "GEMM_PROBE_TIMEOUT must be a positive number of seconds" in str(error), error
+        else:
+            sys.exit("it was not refused")
+        assert (c == 1).all()
+        os.environ["GEMM_PROBE_TIMEOUT"] = "90"
+        assert (gemm.gemm(large, large, c, beta=1.0, out=c, backend="slow") == 701).all()
+        searched()
+        """
+    )
+
+
+def test_who_waits_is_not_given_the_choice_of_who_did_not_wait(python):
+    told = python(
+        """
+        opened()
+        begin = probe._begin
+        probe._begin = lambda *kind: begin(*kind) if kind else None  # the probe starts late
+        assert (gemm.gemm(large, large, backend="slow") == 700).all()
+        assert probe.recalled[probe.entry()] is None
+        probe._begin = begin
+        gemm.explain(large, large, backend="slow")
+        assert probe.recalled[probe.entry()].devices
+        """
+    )
+    assert "chosen: sgemm_slow_1x1 on slow:0" in told
+    assert "until" not in told
+
+
 def test_who_looked_for_the_device_verifies_its_kernel(python):
     """The worker has loaded Python, the package and the driver. The probe looks for devices again, in a new one."""
     python(
@@ -308,6 +350,7 @@ def test_a_worker_is_used_again_by_one_task_only(spared):
 
 @pytest.mark.parametrize("why", ["it has ended", "another environment"])
 def test_a_worker_is_not_used_again(why, spared, monkeypatch):
+    """The task that has ended ends it: whoever begins a task holds a lock, and does not wait for the end."""
     spare = spared()
     process = spare._process
     if why == "it has ended":
@@ -316,7 +359,10 @@ def test_a_worker_is_not_used_again(why, spared, monkeypatch):
     else:
         monkeypatch.setenv("OCL_ICD_VENDORS", "/another/folder")
     assert worker._found() is not spare
+    assert spare._process is process
+    worker._discard(spare)
     assert process.wait(60) != 0
+    assert not worker._spare
 
 
 def test_a_child_of_a_fork_leaves_its_parents_worker_alone(spared):
@@ -324,6 +370,18 @@ def test_a_child_of_a_fork_leaves_its_parents_worker_alone(spared):
     worker._forked()
     assert not worker._spare
     assert spare.usable
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_worker_in_which_a_kernel_failed_is_not_used_again(monkeypatch, ok):
+    """The driver may be in a bad state since."""
+    line = {"step": "kernel", "kernel": "sgemm_slow_1x1", "device": "slow:0", "ok": ok, "error": ""}
+    closed = []
+    child = SimpleNamespace(ask=lambda *_: iter([line]), close=lambda: closed.append(ok))
+    monkeypatch.setattr(probe.disk_cache, "load", lambda _: None)
+    monkeypatch.setattr(probe.disk_cache, "remove", lambda _: None)
+    assert probe._probe(SimpleNamespace(child=child, stopped=False), verify=True).lines == [line]
+    assert closed == ([] if ok else [False])
 
 
 def test_an_error_of_the_work_is_that_of_who_waits():

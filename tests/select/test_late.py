@@ -348,6 +348,25 @@ def test_what_the_answers_of_a_child_are_worth(answer, monkeypatch, tmp_path):
     assert (device.name.encode() in written) == (answer != "refused")
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_what_was_verified_with_the_ordered_bits_stays(right, monkeypatch, tmp_path):
+    """Also if another process or thread has begun before to verify the kernel without them."""
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(probe, "recalled", probe.Recalled())
+    kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
+
+    def ask(request, limit):
+        if not request["ordered"]:
+            verification._verify(kernel, device, child, ordered=True)
+        yield {"step": "kernel", "ok": right or not request["ordered"], "error": ""}
+
+    child: Any = SimpleNamespace(ask=ask, close=lambda: None)
+    verification._verify(kernel, device, child, ordered=False)
+    for _ in range(2):
+        assert verification.record(kernel, device)["ok"] == right
+        probe.recalled.clear()  # what is on disk says the same
+
+
 @pytest.mark.parametrize("ok", [True, False])
 def test_what_was_verified_without_the_ordered_bits_is_not_known_with_them(ok, monkeypatch, tmp_path):
     """A kernel that failed is known to fail; a record of an earlier version says nothing of its ordered bits."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import sys
 import threading
 import weakref
@@ -19,9 +21,10 @@ from gemm.core.errors import BackendUnavailable
 from gemm.extras import batching
 from gemm.frontend import plan_cache
 from gemm.frontend.arguments import Options
+from gemm.select import calibration
 
 cl = pytest.importorskip("pyopencl")
-from gemm.backends.opencl import launch, replay  # noqa: E402
+from gemm.backends.opencl import launch, replay, staging  # noqa: E402
 
 KERNEL = "sgemm_generic_naive"
 SPLIT = "sgemm_generic_skinny_4x4"
@@ -264,6 +267,50 @@ def test_no_operand_is_kept_alive():
         kept += map(weakref.ref, given)
     del given
     assert not [x for x in kept if x() is not None]
+
+
+def test_launches_that_are_not_repeated_keep_no_memory():
+    """But for the last one. Products of lists are never repeated."""
+    for n in range(5, 12):
+        a, b = arrays((4, n), (n, 3))
+        assert np.allclose(gemm.gemm(a.tolist(), b.tolist(), dtype="float32", kernel=KERNEL), a @ b, atol=1e-4)
+    gc.collect()
+    assert len([x for x in gc.get_objects() if isinstance(x, staging.Traffic)]) <= 1
+
+
+def test_a_call_between_a_launch_and_its_end(monkeypatch):
+    """As that of a signal handler, which computes a product like the one that it interrupts."""
+    given = [arrays((20, 20), (20, 20), seed=seed) for seed in range(2)]
+    inner, launching = [], launch.Launcher._launch
+
+    def interrupted(*args):
+        found = launching(*args)
+        if not inner:
+            inner.append(None)
+            inner.append(gemm.gemm(*given[1], kernel=KERNEL))
+        return found
+
+    monkeypatch.setattr(launch.Launcher, "_launch", interrupted)
+    outer = gemm.gemm(*given[0], kernel=KERNEL)
+    for found, (a, b) in ((outer, given[0]), (inner[1], given[1])):
+        assert np.allclose(found, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_products_that_were_timed_are_repeated_afterwards(launched, monkeypatch):
+    """If another device may be faster, gemm times some products on each device first."""
+    devices = registry.backend("opencl").devices()
+    monkeypatch.setattr(calibration, "DOUBT", math.inf)
+    monkeypatch.setenv("GEMM_ADAPT", "1")
+    calibration.forget()
+    a, b = arrays((20, 20), (20, 20))
+    for _ in range((1 + calibration.TIMES + 2) * len(devices)):
+        assert np.allclose(gemm.gemm(a, b, kernel=KERNEL), a @ b, rtol=1e-4, atol=1e-4)
+    assert len(launched) >= (1 + calibration.TIMES + 1 if len(devices) > 1 else 1)
+    launched.clear()
+    for _ in range(3):
+        assert np.allclose(gemm.gemm(a, b, kernel=KERNEL), a @ b, rtol=1e-4, atol=1e-4)
+    assert not launched
+    calibration.forget()
 
 
 def test_a_call_within_a_call_takes_memory_of_its_own(monkeypatch):
