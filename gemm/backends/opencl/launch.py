@@ -82,9 +82,11 @@ class Launcher:
         launch. b is None if it is prepacked. c is None if the launch does not read c. bias is always None: no OpenCL
         kernel adds a bias.
         """
-        latest = self.handle.latest
-        (launcher, traffic), latest.launch = latest.launch or (None, None), None
-        if launcher is not self or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
+        launcher, traffic = self.handle.latest.launch or (None, None)
+        self.handle.latest.launch = None
+        if launcher is not self or traffic is None:
+            return None
+        if not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
             return None
         if isinstance(out, np.ndarray):
             # Other products may never be repeated, and the memory of a HostReplay takes long to allocate.
