@@ -34,9 +34,9 @@ pytestmark = pytest.mark.usefixtures("settled")
 
 
 @pytest.fixture(autouse=True)
-def handle():
+def device():
     try:
-        return registry.backend("opencl").devices()[0].handle
+        return registry.backend("opencl").devices()[0]
     except BackendUnavailable as error:
         pytest.skip(str(error))
 
@@ -57,8 +57,8 @@ def arrays(*shapes, seed=0, dtype="float32"):
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
-def newest(handle):
-    return [holder for holder in handle._charged if isinstance(holder, replay.HostReplay)][-1]
+def newest(device):
+    return [holder for holder in device.handle._charged if isinstance(holder, replay.HostReplay)][-1]
 
 
 def first(*given, **options):
@@ -200,10 +200,9 @@ def test_operands_that_overlap_out(launched):
     assert len(launched) == 4
 
 
-def test_memory_that_the_device_shares_is_not_copied(launched):
+def test_memory_that_the_device_shares_is_not_copied(launched, device):
     """Nor read while a product of another thread has it."""
     a, b = arrays((64, 64), (64, 64))
-    device = registry.backend("opencl").devices()[0]
     if not device.unified:
         pytest.skip("the device shares no memory with the host")
     shared = gemm.empty((64, 64), np.float32, device=device.key)
@@ -227,18 +226,18 @@ def placed(x, shift):
 
 @pytest.mark.parametrize(("shifts", "copied"), [((4, 4, 4), True), ((0, 4, 4), False), ((4, 0, 4), False),
                                                 ((4, 4, 0), False), ((0, 0, 0), False)])  # fmt: skip
-def test_large_arrays_that_the_device_wraps_are_not_repeated(launched, shifts, copied):
+def test_large_arrays_that_the_device_wraps_are_not_repeated(launched, device, shifts, copied):
     """An array is wrapped if its address is aligned. A product is repeated if it copies all of its operands."""
-    unified = registry.backend("opencl").devices()[0].unified
+    named = {"kernel": KERNEL, "backend": device.key}
     for turn in range(4):
         a, b = arrays((300, 320), (320, 384), seed=turn)
         out = placed(np.empty((300, 384), np.float32), shifts[2])
-        assert gemm.gemm(placed(a, shifts[0]), placed(b, shifts[1]), out=out, kernel=KERNEL) is out
+        assert gemm.gemm(placed(a, shifts[0]), placed(b, shifts[1]), out=out, **named) is out
         assert np.allclose(out, a.astype(float) @ b, rtol=1e-3, atol=1e-3)
-    assert len(launched) == (2 if copied or not unified else 4)
+    assert len(launched) == (2 if copied or not device.unified else 4)
     a, b = arrays((300, 320), (320, 384), seed=4)
     left, right, out = placed(a, 4 - shifts[0]), placed(b, shifts[1]), placed(np.empty((300, 384), np.float32), 4)
-    assert np.allclose(gemm.gemm(left, right, out=out, kernel=KERNEL), a.astype(float) @ b, rtol=1e-3, atol=1e-3)
+    assert np.allclose(gemm.gemm(left, right, out=out, **named), a.astype(float) @ b, rtol=1e-3, atol=1e-3)
 
 
 def test_large_operands_are_not_kept(launched, monkeypatch):
@@ -249,13 +248,12 @@ def test_large_operands_are_not_kept(launched, monkeypatch):
     assert len(launched) == 5
 
 
-def test_memory_that_was_dropped_is_not_used(launched, handle):
+def test_memory_that_was_dropped_is_not_used(launched, device):
     a, b = arrays((20, 20), (20, 20))
     for _ in range(3):
-        gemm.gemm(a, b, kernel=KERNEL)
-    held = newest(handle)
-    held.drop()
-    assert np.allclose(gemm.gemm(a, b, kernel=KERNEL), a @ b, rtol=1e-4, atol=1e-4)
+        gemm.gemm(a, b, kernel=KERNEL, backend=device.key)
+    newest(device).drop()
+    assert np.allclose(gemm.gemm(a, b, kernel=KERNEL, backend=device.key), a @ b, rtol=1e-4, atol=1e-4)
     assert len(launched) == 3
 
 
@@ -391,13 +389,13 @@ def test_a_complete_result_is_not_computed_again(launched, monkeypatch):
     assert len(launched) == 2
 
 
-def test_the_child_of_a_fork_uses_no_driver(launched, handle, monkeypatch):
+def test_the_child_of_a_fork_uses_no_driver(launched, device, monkeypatch):
     a, b = arrays((20, 20), (20, 20))
     for _ in range(2):
-        gemm.gemm(a, b, kernel=KERNEL)
-    held = newest(handle)
+        gemm.gemm(a, b, kernel=KERNEL, backend=device.key)
+    held = newest(device)
     assert held(a, b, None, None, 1.0, 0.0, None) is not None
-    monkeypatch.setattr(handle, "_process", handle._process + 1)
+    monkeypatch.setattr(device.handle, "_process", device.handle._process + 1)
     assert held(a, b, None, None, 1.0, 0.0, None) is None
 
 
