@@ -4,8 +4,9 @@
 
 For each kind of operands, two processes run, one after the other. Before a process imports gemm, the library of the
 operands is made ready: NumPy, PyTorch or CuPy computes a product, and pyopencl copies the operands to its device. The
-first process starts with an empty cache folder of gemm, and waits for the background verification of kernels. The
-second process uses the cache that the first one left. Operands are skipped if their library or device is missing.
+first process starts with empty cache folders of gemm and of the drivers (CACHES), and waits for the background
+verification of kernels. The second process uses the caches that the first one left. Operands are skipped if their
+library or device is missing.
 
 The JSON document ("gemm-first-product/1", seconds):
 
@@ -37,6 +38,9 @@ OPERANDS = (
     "numpy float32", "numpy float64", "torch float16", "torch bfloat16", "torch float32", "torch float64",
     "torch int8", "cupy float32", "pyopencl float32",
 )  # fmt: skip
+
+CACHES = "GEMM_CACHE_DIR", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "NEO_CACHE_DIR", "MESA_SHADER_CACHE_DIR"
+"""The environment variables that name the cache folders of gemm, PoCL, NVIDIA's, Intel's and Mesa's drivers."""
 
 
 def made(what: str, size: int) -> tuple[Any, Any, Callable[[], object]]:
@@ -94,9 +98,12 @@ def measure(what: str, size: int, pause: float) -> dict[str, Any]:
 
 
 def apart(what: str, size: int, cache: str, pause: float) -> dict[str, Any] | None:
-    """Call `measure` in a new process, whose cache folder is `cache`. Return its row, or None if the process fails."""
+    """Call `measure` in a new process with cache folders in `cache`. Return its row, or None if the process fails."""
     command = [sys.executable, __file__, "--one", what, "--size", str(size), "--pause", str(pause)]
-    done = subprocess.run(command, env={**os.environ, "GEMM_CACHE_DIR": cache}, capture_output=True, text=True)
+    folders = {name: os.path.join(cache, name) for name in CACHES}
+    for folder in folders.values():
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    done = subprocess.run(command, env={**os.environ, **folders}, capture_output=True, text=True)
     if done.returncode:
         print(f"{what}: left out: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", flush=True)
         return None

@@ -479,9 +479,11 @@ def settled(monkeypatch):
 
     No search for devices and no verification ends in the middle of the test, because their ends make the plan cache
     forget its products. `auto` does not choose NumPy's BLAS, whatever speed it measured here: the plan cache repeats
-    NumPy's products in Python, and does not merge them.
+    NumPy's products in Python, and does not merge them. No product is timed to correct predictions: if this machine has
+    several OpenCL devices of similar speed, the plan cache does not repeat products that are timed.
     """
     monkeypatch.setattr(candidates, "LEAD", math.inf)
+    monkeypatch.setenv("GEMM_ADAPT", "0")
     verification.forget_choices()
     probe.facts()
     for errand in list(worker._running.values()):

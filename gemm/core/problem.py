@@ -378,6 +378,7 @@ class Plan:
             none.
         meanwhile: True: the plan is used only until the probe has ended, or a faster kernel has been verified. The
             first product after that asks dispatch again.
+        searching: True: the results of the probe are not known, and may change the choice.
     """
 
     problem: Problem
@@ -388,6 +389,7 @@ class Plan:
     factor: float = 1.0
     rival: float = math.inf
     meanwhile: bool = False
+    searching: bool = False
 
     def __hash__(self) -> int:
         return hash((self.problem, self.kernel.name))  # these two tell most plans apart; hashing all would take longer

@@ -14,7 +14,7 @@ from gemm.core.backend import Converting, Launch
 from gemm.core.epilogue import Finishing
 from gemm.core.errors import BackendUnavailable, KernelFailed
 from gemm.core.problem import SPLIT, Device, DeviceView, Plan, Problem, Split
-from gemm.select import calibration, choice, tuning_db, verification
+from gemm.select import calibration, choice, probe, tuning_db, verification
 
 
 def choose(
@@ -70,19 +70,17 @@ def deliver(
 
     `plan` is skipped if it is a Split, if it is temporary (Plan.meanwhile), or if its kernel has failed before. A
     kernel that fails is not used again in this process (verification.demote). A lack of memory does not exclude a
-    kernel: only this call uses another candidate.
+    kernel: only this call uses another candidate. After a plan that is `searching`, the probe starts.
 
     Returns:
-        The plan that succeeded; or None if a candidate ran out of memory on the way. After None, the next product like
-        this one must choose its plan again.
+        The plan that succeeded. None: a candidate ran out of memory, and the next product must choose its plan again.
 
     Raises:
         MemoryError: no candidate is left, and at least one ran out of memory.
         BackendUnavailable: no candidate is left; the message has the cause of each failure.
         RuntimeError: a failed kernel has overwritten an operand.
     """
-    without: frozenset[tuple[str, str]] = frozenset()
-    failures: list[KernelFailed] = []
+    without, failures = frozenset[tuple[str, str]](), list[KernelFailed]()
     if plan and (isinstance(plan, Split) or plan.meanwhile or verification.failed(plan.kernel, plan.device)):
         plan = None
     while True:
@@ -94,13 +92,16 @@ def deliver(
             raise _exhausted(failures, error) from failures[-1]
         try:
             attempt(plan)
-            return None if failures and any(failure.memory for failure in failures) else plan
+            break
         except (KernelFailed, MemoryError) as error:
             failures.append(failure := KernelFailed.of(error))
             verification.demote(plan.kernel, plan.device, failure)
             if failure.spoilt:
                 raise RuntimeError(str(failure)) from error
             without, plan = without | {(plan.kernel.name, plan.device.key)}, None
+    if plan.searching:
+        probe.start()  # only now: the probe must not compete with the verification and with the product
+    return None if failures and any(failure.memory for failure in failures) else plan
 
 
 def _exhausted(failures: list[KernelFailed], error: BackendUnavailable) -> Exception:

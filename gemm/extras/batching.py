@@ -354,7 +354,7 @@ class Products:
         if cache is None:
             return 0
         found, scales = cache.devices.known((*self.operands(number), None, *self.scales))
-        if found is None:
+        if found is None or found.device is None:
             return 0
         count = self._delivered(number, min(left, self._limit), found, scales)
         if count < LEAST:
@@ -366,6 +366,7 @@ class Products:
 
     def _delivered(self, number: int, count: int, found: plan_cache.Known, scales: tuple[Any, ...]) -> int:
         done, problem = 0, found.problem
+        assert found.device is not None
         where = self.options.backend, self.options.kernel, found.device
 
         def attempt(plan: Plan) -> None:

@@ -86,7 +86,8 @@ def _product(given: Given, options: Options) -> Any:
     """`gemm` for arguments that front.c has not found in a plan cache."""
     began, cache = plan_cache.begin(options, plan_cache.memos)
     a, b, c, _, bias, *_ = given
-    if cache is not None and type(a) is not np.ndarray and (result := cache.devices.run(given)) is not None:
+    repeats = cache.devices if cache is not None and a.__class__ in cache.devices.signatures else None
+    if repeats and (result := repeats.run(given)) is not None:
         return result
     if made_by := interop.maker("product", a.__class__, b.__class__, c.__class__, bias.__class__):
         return made_by(given, options)

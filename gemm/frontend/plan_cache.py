@@ -97,7 +97,7 @@ exchange: Callable[[Any], Any] = _memo.exchange
 
 
 class Known(NamedTuple):
-    """A product of device arrays that can be repeated.
+    """A product on a device that can be repeated.
 
     Attributes:
         replay: launches the product for the caller's arrays (see gemm.core.backend.Launch). It returns `out`, or a new
@@ -106,14 +106,14 @@ class Known(NamedTuple):
         alpha: the value that replaces the caller's alpha if the caller's alpha is 0 or k is 0. The product then has no
             terms: see `_factors` in arguments.py.
         problem: the problem that was computed.
-        device: the device that computed the problem.
+        device: the device that holds the operands; None for operands in host memory.
     """
 
     replay: Callable[..., Any]
     dtype: Any
     alpha: Any
     problem: Problem
-    device: Device
+    device: Device | None
 
     def scales(self, alpha: Any, beta: Any) -> tuple[Any, Any] | None:
         """Return (alpha, beta), rounded for the launch. If the problem has k = 0, `self.alpha` replaces alpha.
@@ -146,6 +146,9 @@ class DevicePlans(threading.local):
     """The device products of a plan cache.
 
     Each thread has its own table, because two threads must not change the arguments of one kernel at the same time.
+
+    Attributes:
+        signatures: {a class of arrays: the function that reads the signature of a product of such arrays}.
     """
 
     def __init__(self) -> None:
@@ -154,7 +157,7 @@ class DevicePlans(threading.local):
     def begin(self, era: object) -> None:
         """Forget all products, and record the new era."""
         self._era = era
-        self._signatures: dict[type, Callable[..., Any]] = {}  # key: the class of arrays
+        self.signatures: dict[type, Callable[..., Any]] = {}  # key: the class of arrays
         self._known: dict[object, Known] = {}
 
     def run(self, given: Operands) -> Any:
@@ -188,7 +191,7 @@ class DevicePlans(threading.local):
         """The key of a product in `self._known`; None if no product with such operands can be in this cache."""
         a, b, c, out, bias, alpha, beta = given
         kind = a.__class__
-        read = self._signatures.get(kind)
+        read = self.signatures.get(kind)
         if read is None or not (_is_number(alpha) and _is_number(beta)):
             return None
         for x in (b, c, out, bias):
@@ -198,10 +201,11 @@ class DevicePlans(threading.local):
         return None if signature is None else (signature, bool(alpha == 0), bool(beta == 0))
 
     def learn(self, began: object, launch: Any, call: Call, given: Operands) -> Any:
-        """Add a product of device arrays to the cache and return its replay; None if the product cannot be repeated."""
+        """Add a product on a device to the cache and return its replay; None if the product cannot be repeated."""
         a, b, c, _, bias, alpha, beta = given
-        view = cast(DeviceView, call.out)
-        arrays = a, b, None if call.c is None else c, view.owner, bias
+        view = call.out if isinstance(call.out, DeviceView) else None
+        out, device = (call.finish(), None) if view is None else (view.owner, view.device)
+        arrays = a, b, None if call.c is None else c, out, bias
         if len({x.__class__ for x in arrays if x is not None}) > 1:
             return None  # no signature function reads arrays of several classes
         try:
@@ -212,8 +216,8 @@ class DevicePlans(threading.local):
             return None
         if self._era is not began:
             self.begin(began)
-        self._signatures[a.__class__] = launch.signature
-        known = Known(replay, view.dtype, call.alpha, call.problem, view.device)
+        self.signatures[a.__class__] = launch.signature
+        known = Known(replay, call.out.dtype, call.alpha, call.problem, device)
         key = self._key(given)
         if key is None or known.scales(alpha, beta) is None:
             return None
@@ -264,7 +268,9 @@ class PlanCache(_Memo):  # type: ignore[misc]
             return
         if not isinstance(call.out, DeviceView):
             self._learn_native(began, launch, call, given, merged=merged)
-        elif hasattr(launch, "replay"):
+            if given[0].__class__ is not np.ndarray:
+                return
+        if hasattr(launch, "replay"):
             native = getattr(self.devices.learn(began, launch, call, given), "native", None)
             if native is not None:
                 make, sequence, device = native

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Set
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -47,16 +47,23 @@ def choose(
         without: (kernel, device) pairs that have already failed in this call.
 
     Raises:
-        ValueError: a name is unknown, or the problem's arguments rule out the kernel.
+        ValueError: a name is unknown, the problem's arguments rule out the kernel, or GEMM_PROBE_TIMEOUT is wrong.
         TypeError: no kernel fits the dtype, the precision, or a bias or activation on a device.
         BackendUnavailable: the named backend, device or kernel cannot run here.
     """
-    patient = backend != "auto" or worker.this_thread.waits > 0
-    return _choose(Request(problem, backend, kernel, holder, without), patient, verification.generation)
+    waits = worker.this_thread.waits > 0
+    plan = _choose(Request(problem, backend, kernel, holder, without), waits, verification.generation)
+    if plan.searching:
+        worker.timeout()  # the probe starts after the product: a wrong setting is an error before `out` is written
+    return plan
+
+
+def _passes(ordered: bool, each: Candidate) -> bool:
+    return verification.verified(each.kernel, each.device, ordered=ordered)
 
 
 def _standing_in(
-    found: Candidate | None, queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool
+    found: Candidate | None, queue: _Queue, without: frozenset[tuple[str, str]], *, patient: bool, ordered: bool
 ) -> tuple[Candidate | None, bool]:
     """Return (candidate, whether it is a replacement).
 
@@ -67,19 +74,21 @@ def _standing_in(
     Args:
         found: the fastest candidate; `queue` has the others.
         patient: whether to wait for the verification of the fastest candidate instead of using a replacement.
+        ordered: whether the product is one with reproducible=True.
     """
     unproven: list[Candidate] = []
+    passes = partial(_passes, ordered)
     while found is not None and verification.unproven(found.kernel, queue.facts):
-        record = verification.record(found.kernel, found.device)
+        record = verification.record(found.kernel, found.device, ordered=ordered)
         if record is None and not patient:
             unproven.append(found)
-        elif record["ok"] if record is not None else verification.verified(found.kernel, found.device):
+        elif record["ok"] if record is not None else passes(found):
             break
         found = queue.pop(without)
     if not unproven:
         return found, False
     soonest = unproven[0]
-    verification.begin(soonest.kernel, soonest.device)
+    verification.begin(soonest.kernel, soonest.device, ordered=ordered)
     latest = (soonest.seconds or 0.0) + STAND_IN
     if found is not None and (found.seconds or 0.0) <= latest:
         return found, True
@@ -89,20 +98,19 @@ def _standing_in(
         plain = simplest(soonest.kernel.backend, soonest.kernel.dtype, soonest.kernel.inputs)
         for each in unproven[1:]:
             near = each.device.key == soonest.device.key and (each.seconds or 0.0) <= latest
-            if each.kernel is plain and near and verification.verified(each.kernel, each.device):
+            if each.kernel is plain and near and passes(each):
                 return each, True
-    return next((each for each in unproven if verification.verified(each.kernel, each.device)), found), False
+    return next(filter(passes, unproven), found), False
 
 
 @lru_cache(4096)
-def _choose(request: Request, patient: bool, generation: int) -> Plan:
+def _choose(request: Request, waits: bool, generation: int) -> Plan:
     problem, backend, kernel, holder, without = request
+    patient = backend != "auto" or waits
     queue, standing_in = _considered(request), False
     best = queue.pop(without)
     if kernel is None and best is not None and best.kernel.backend not in HOST_BACKENDS:
-        best, standing_in = _standing_in(best, queue, without, patient=patient)
-    if queue.searching:
-        probe.soon()  # only now: the probe must not compete with the verification for which the product waits
+        best, standing_in = _standing_in(best, queue, without, patient=patient, ordered=problem.reproducible)
     if best is None or best.seconds is None:
         raise _refusal(problem, backend, kernel, queue.weighed())
     reason = "asked for by name" if kernel else "least predicted time"
@@ -117,7 +125,7 @@ def _choose(request: Request, patient: bool, generation: int) -> Plan:
     doubted = holder is None and not queue.searching and (queue.away or best.kernel.third_party)
     rival = queue.rival(best.device) if doubted else math.inf
     return Plan(problem, best.kernel, best.device, best.seconds, reason, best.factor, rival,
-                meanwhile=standing_in or queue.searching)  # fmt: skip
+                meanwhile=standing_in or queue.searching, searching=queue.searching)  # fmt: skip
 
 
 class _Queue:

@@ -140,10 +140,14 @@ def soon() -> Facts | None:
     """
     if worker.this_thread.waits:
         return facts()
-    found = recalled[entry()]
-    if found is None:
+    start()
+    return recalled[entry()]
+
+
+def start() -> None:
+    """Start the probe in the background if its results are not known."""
+    if recalled[entry()] is None:
         _begin()
-    return found
 
 
 def devices(backend: str) -> tuple[Device, ...]:
@@ -282,6 +286,8 @@ def _probe(task: Task, *, verify: bool) -> Facts:
             lines.append({"step": "unavailable", "backend": name, "cause": unavailable, "deadly": True})
     if verify and not task.stopped:
         disk_cache.remove(begun)
+    if not all(line["ok"] for line in lines if line["step"] == "kernel"):
+        task.child.close()  # a failure may have spoilt the driver's state; the next task starts a new process
     return Facts(lines)
 
 
@@ -318,7 +324,7 @@ def _check(request: Line) -> Iterator[Line]:
     try:
         alike = [device for device in backend.devices() if (device.name, device.driver) == about]
         device = next(device for device in sorted(alike, key=lambda device: device.key != key))
-        yield from _checked(kernel, device)
+        yield from _checked(kernel, device, ordered=request["ordered"])
     except (BackendUnavailable, StopIteration) as failure:  # a lack of the device is no fault of the kernel
         left_out = failure if isinstance(failure, BackendUnavailable) else backend.left_out.get(key, "it is not there")
         yield {"step": "refused", "cause": f"cannot use {key}: {left_out}"}
@@ -328,11 +334,14 @@ def _check(request: Line) -> Iterator[Line]:
     yield {"step": "kernel", "kernel": name, "device": key, "ok": not error, "error": error}
 
 
-def _checked(kernel: Kernel, device: Device) -> Iterator[Line]:
-    """Verify `kernel`. Yield a line after each check, because each line of an answer restarts the time limit."""
+def _checked(kernel: Kernel, device: Device, *, ordered: bool = True) -> Iterator[Line]:
+    """Verify `kernel`. Yield a line after each check, because each line of an answer restarts the time limit.
+
+    `ordered` is as for `planned`.
+    """
     from gemm.select.verify.suite import planned
 
-    for _, check in planned(registry.backend(kernel.backend), kernel, device, full=False):
+    for _, check in planned(registry.backend(kernel.backend), kernel, device, full=False, ordered=ordered):
         check()
         yield {"step": "begin", "what": f"{kernel.label} on {device.key}"}
 

@@ -8,7 +8,9 @@ advance. Their kernels have `lazy_verify`: such a kernel is verified only when i
 probe, this verification runs in a worker (a child process) under a time limit. Results are stored on disk.
 
 A product whose kernel is not verified yet waits some seconds for the result, unless another verified kernel can compute
-the product meanwhile (gemm.select.choice). A failure in this process is remembered until the process ends.
+the product meanwhile (gemm.select.choice). Drivers compile a second program for products with reproducible=True. The
+checks of that program therefore run only when such a product is first about to use the kernel. A failure in this
+process is remembered until the process ends.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ def unverified(kernel: Kernel, device: Device, facts: Facts | None) -> str:
     use.
     """
     lazy = unproven(kernel, facts)
-    found = record(kernel, device) if lazy else facts.of(kernel, device) if facts else None
+    found = record(kernel, device, ordered=False) if lazy else facts.of(kernel, device) if facts else None
     if found is None:
         return "" if lazy else UNKNOWN
     return "" if found["ok"] else f"failed verification: {found['error']}"
@@ -119,36 +121,42 @@ def known_to_fail(kernel: Kernel, device: Device) -> str:
     return "" if why == UNKNOWN else why
 
 
-def record(kernel: Kernel, device: Device) -> dict[str, Any] | None:
+def record(kernel: Kernel, device: Device, *, ordered: bool = True) -> dict[str, Any] | None:
     """Return the stored result of verifying `kernel` on this device and driver: {"ok", "error", ...}.
 
-    None means that the kernel, with its present source, is not verified yet.
+    None means that the kernel, with its present source, is not verified yet. The same is true if `ordered` is set, and
+    the kernel has passed only the checks for products without reproducible=True.
     """
     facts = probe.recalled[probe.entry("verified")]
     found = facts.of(kernel, device) if facts else None
-    return found if found and found["source"] == tuning_db.fingerprint(kernel) else None
+    if found is None or found["source"] != tuning_db.fingerprint(kernel):
+        return None
+    return found if found.get("ordered") or not found["ok"] or not ordered else None
 
 
-def begin(kernel: Kernel, device: Device) -> worker.Task:
+def begin(kernel: Kernel, device: Device, *, ordered: bool) -> worker.Task:
     """Return the background task that verifies `kernel` on `device`; start it if it is not running yet.
 
-    When the task has ended, `record` returns its result.
+    When the task has ended, `record` returns its result. `ordered` is as for `record`.
     """
-    key = "verified", kernel.label, device.backend, device.name, device.driver
+    key = "verified", kernel.label, device.backend, device.name, device.driver, ordered
 
     def work(task: worker.Task) -> None:
-        if record(kernel, device) is None:
-            _verify(kernel, device, task.child, lambda: task.stopped)
+        if record(kernel, device, ordered=ordered) is None:
+            _verify(kernel, device, task.child, lambda: task.stopped, ordered=ordered)
 
-    return worker.begin(key, f"verifies {kernel.label} on {device.name}", work)
+    return worker.begin(key, f"verifies {kernel.label} on {device.name}", work, used=True)
 
 
-def verified(kernel: Kernel, device: Device) -> bool:
-    """Whether `kernel` passes verification on `device`. If the result is not known, verify the kernel and wait."""
-    found = record(kernel, device)
+def verified(kernel: Kernel, device: Device, *, ordered: bool) -> bool:
+    """Whether `kernel` passes verification on `device`. If the result is not known, verify the kernel and wait.
+
+    `ordered` is as for `record`.
+    """
+    found = record(kernel, device, ordered=ordered)
     if found is None:
-        begin(kernel, device).wait()
-        found = record(kernel, device)
+        begin(kernel, device, ordered=ordered).wait()
+        found = record(kernel, device, ordered=ordered)
     return bool(found and found["ok"])
 
 
@@ -175,11 +183,16 @@ def verify(kernels: Iterable[Kernel], device: Device, until: float) -> None:
         list(pool.map(work, range(most)))  # raises what a thread has raised
 
 
-def _verify(kernel: Kernel, device: Device, child: worker.Child, stopped: Callable[[], bool] = lambda: False) -> None:
+def _verify(
+    kernel: Kernel, device: Device, child: worker.Child, stopped: Callable[[], bool] = lambda: False, *,
+    ordered: bool = True,
+) -> None:  # fmt: skip
     """Have `child` verify `kernel`, and store the result unless `stopped()` says that this process is ending."""
     log.info("gemm verifies %s on %s, once for its driver", kernel.label, device.name)
     found: Line = {"ok": False, "error": "the child process found no such device"}
-    request = {"kernel": kernel.name, "device": device.key, "name": device.name, "driver": device.driver}
+    request = {
+        "kernel": kernel.name, "device": device.key, "name": device.name, "driver": device.driver, "ordered": ordered,
+    }  # fmt: skip
     for line in child.ask(request, worker.timeout()):
         if line["step"] == "kernel":
             found = line
@@ -188,12 +201,13 @@ def _verify(kernel: Kernel, device: Device, child: worker.Child, stopped: Callab
     if stopped():
         return
     if not found["ok"]:
+        child.close()  # the failure may have spoilt the driver's state; the next request starts a new process
         log.warning("gemm does without %s on %s: %s", kernel.label, device.name, found["error"])
     place = f"{device.name} with {device.driver}"
     about = {"step": "device", "device": place, "backend": device.backend, "name": device.name, "driver": device.driver}
     known = {
         "step": "kernel", "kernel": kernel.label, "device": place, "ok": found["ok"], "error": found["error"],
-        "source": tuning_db.fingerprint(kernel),
+        "source": tuning_db.fingerprint(kernel), "ordered": ordered,
     }  # fmt: skip
 
     def change(blob: bytes | None) -> bytes:
@@ -209,7 +223,13 @@ def _verify(kernel: Kernel, device: Device, child: worker.Child, stopped: Callab
 
 
 def _merged(lines: list[Line], about: Line, known: Line) -> list[Line]:
-    """Return `lines` with `about` and `known`, without the lines that these two replace."""
+    """Return `lines` with `about` and `known`, without the lines that these two replace.
+
+    `known` does not replace the line of another task or process that has also checked the ordered bits meanwhile.
+    """
     same = ("step", "kernel", "device")
+    if not known["ordered"]:
+        more = known | {"ordered": True}
+        known = next((x for x in lines if all(x.get(key) == more[key] for key in (*same, "source", "ordered"))), known)
     old = [x for x in lines if not any(all(x.get(key) == new.get(key) for key in same) for new in (about, known))]
     return [*old, about, known]

@@ -9,7 +9,8 @@ its parent's tasks, because their threads do not exist in the child.
 A worker is a child process that loads drivers, because a driver may abort, hang or compute garbage. The worker process
 is `python -m MODULE` and calls `serve`, which answers each request on standard input with lines of JSON. The parent
 process holds a `Child` and reads each answer under a time limit. If the worker process died or hung, the next request
-starts a new one. A failure therefore costs only the step in which it occurs.
+starts a new one. A failure therefore costs only the step in which it occurs. The worker of a task that has ended waits
+`LINGER` seconds for a further task: it has already loaded Python, the package and the drivers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -37,11 +39,15 @@ log = logging.getLogger("gemm")
 
 PATIENCE = 1.0
 """Seconds of waiting after which a log line says what the caller waits for."""
+LINGER = 2.0
+"""Seconds for which the worker of a task that has ended waits for a further task. Then it is killed."""
 finished: list[Callable[[], None]] = []
 """Functions to call when a task has ended, because cached choices may be out of date."""
 
 _lock = threads.lock()
 _running: dict[object, Task] = {}
+_spare: list[Child] = []
+"""The workers of tasks that have ended."""
 
 
 class _Thread(threading.local):
@@ -74,7 +80,7 @@ class Task:
     def start(self) -> None:
         """Start the work in a thread. If the system can start no thread, `wait` does the work."""
         try:
-            threading.Thread(target=self._run, name="gemm-task", daemon=True).start()
+            threading.Thread(target=self._run_and_linger, name="gemm-task", daemon=True).start()
         except RuntimeError:
             self._begun = False
             _running.pop(self._key, None)
@@ -84,6 +90,7 @@ class Task:
         if not self._begun:
             self._begun = True
             self._run()
+            _discard(self.child)
         if not self._done.wait(PATIENCE):
             log.warning("gemm waits: it %s, once for this machine's drivers; that may take a minute", self._what)
             self._done.wait()
@@ -96,16 +103,21 @@ class Task:
         self.leave()
         self.child.close(patience=0.5)
 
+    def _run_and_linger(self) -> None:
+        self._run()
+        time.sleep(LINGER)
+        _discard(self.child)
+
     def _run(self) -> None:
         try:
-            with self.child:
-                self._work(self)
+            self._work(self)
         except BaseException as error:  # `wait` raises the error again
             self._error = error
             if not self.stopped:
                 log.warning("gemm gave up when it %s: %s", self._what, error)
         finally:
             _running.pop(self._key, None)
+            _spare.append(self.child)
             try:
                 for callback in () if self.stopped else finished:
                     callback()
@@ -113,20 +125,44 @@ class Task:
                 self._done.set()
 
 
-def begin(key: object, what: str, work: Callable[[Task], None]) -> Task:
+def begin(key: object, what: str, work: Callable[[Task], None], *, used: bool = False) -> Task:
     """Return the running task with the key `key`. If there is none, start a new task.
 
     Args:
         what: a description for log lines, such as "verifies ...".
         work: the function that does the work. It must store its result where callers look before they begin a task.
+        used: whether the worker of a task that has ended may do the work. A search for devices needs a new worker,
+            because a process looks for devices only once.
     """
     timeout()  # raises in the caller's thread if the setting is not valid
     with _lock:
         task = _running.get(key)
         if task is None:
-            task = _running[key] = Task(key, what, work, Child("gemm.select.probe"))
+            task = _running[key] = Task(key, what, work, _found() if used else Child("gemm.select.probe"))
             task.start()
     return task
+
+
+def _found() -> Child:
+    """Return a spare worker that can be used, or a new one. The caller must hold the lock.
+
+    A spare worker that cannot be used is left to the thread of its task (`_discard`), because its end may take seconds.
+    """
+    child = next((child for child in _spare if child.usable), None)
+    if child is None:
+        return Child("gemm.select.probe")
+    _spare.remove(child)
+    return child
+
+
+def _discard(child: Child) -> None:
+    """Kill the worker `child` unless another task has taken it."""
+    with _lock:
+        spare = child in _spare
+        if spare:
+            _spare.remove(child)
+    if spare:
+        child.close()
 
 
 @contextmanager
@@ -143,10 +179,13 @@ def waiting() -> Iterator[None]:
 def _stop() -> None:
     for task in list(_running.values()):
         task.stop()
+    for child in list(_spare):
+        child.close(patience=0.5)
 
 
 def _forked() -> None:
-    """Forget the parent's tasks. Choices that would hold until one of these tasks ends are made again."""
+    """Forget the parent's tasks and workers. Choices that would hold until a task ends are made again."""
+    _spare.clear()
     if _running:
         _running.clear()
         for callback in finished:
@@ -191,7 +230,14 @@ class Child(contextlib.AbstractContextManager["Child"]):
     def __init__(self, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[str] | None = None
+        self._environment: dict[str, str] = {}  # this process's, when it started the worker
         self._lines: queue.SimpleQueue[str | None]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the worker runs, with the present environment variables."""
+        running = self._process is not None and self._process.poll() is None
+        return running and self._environment == dict(os.environ)
 
     def ask(self, request: Any, limit: float) -> Iterator[Line]:
         """Yield the lines of the answer to `request`.
@@ -264,9 +310,10 @@ class Child(contextlib.AbstractContextManager["Child"]):
         # option "-m" adds that folder, too (CWE-427).
         inherited = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         path = [str(_PACKAGES), *inherited]
+        self._environment = dict(os.environ)
         process = subprocess.Popen(
             [sys.executable, "-c", _START, self._module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            stderr=subprocess.DEVNULL, text=True, env={**self._environment, "PYTHONPATH": os.pathsep.join(path)},
         )  # fmt: skip
         self._lines = queue.SimpleQueue()
         threading.Thread(target=_read, args=(process, self._lines), daemon=True).start()

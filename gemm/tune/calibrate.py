@@ -113,7 +113,10 @@ def _able(device: Device, problem: Problem) -> list[Candidate]:
 def _measured(device: Device, problem: Problem, patience: float) -> Iterator[Measurement]:
     resident = problem.device != "host"
     able = _able(device, problem)
-    able = [c for c in able if not c.kernel.lazy_verify or (verification.record(c.kernel, device) or {}).get("ok")]
+    able = [
+        c for c in able
+        if not c.kernel.lazy_verify or (verification.record(c.kernel, device, ordered=False) or {}).get("ok")
+    ]  # fmt: skip
     most = NEAR * (able[0].seconds or 0.0) + LITTLE if able else 0.0
     near = [c for c in able if (c.seconds or 0.0) <= most][: MOST if resident else 1]
     if not near or (near[0].seconds or 0.0) > patience:  # timing the product would leave no time for others

@@ -110,7 +110,7 @@ def test_a_repeated_product_goes_the_long_way(failing):
     plans = plan_cache.DevicePlans()
     known = plan_cache.Known(failing, A.dtype, 1.0, Problem("float32", 4, 4, 4), Device("cuda", "cuda:0", "a device"))
     plans.begin(plan_cache.since())
-    plans._signatures = {np.ndarray: lambda *_: "key"}
+    plans.signatures = {np.ndarray: lambda *_: "key"}
     plans._known = {("key", False, True): known}
     if failing.expected is RuntimeError:
         meets(failing, lambda: plans.run((A, A, None, None, None, 1.0, 0.0)))

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from gemm.catalog import BACKENDS, BY_NAME, HOST_BACKENDS, KERNELS, Kernel
 from gemm.core import disk_cache
 from gemm.core.backend import Backend, Kept
 from gemm.core.errors import BackendUnavailable, KernelFailed
-from gemm.core.problem import Device, DeviceView
+from gemm.core.problem import Device, DeviceView, Problem
 from gemm.select import candidates, cost, probe, verification, worker
 
 FAULTY, SPARE = "sgemm_faulty_1x1", "sgemm_faulty_2x2"
@@ -149,13 +149,12 @@ def facts(device, *kernels):
 class Verifier:
     """A gemm.select.worker.Child that answers at once."""
 
+    usable = False
+
     def __init__(self, fault):
         self._fault = fault
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self, patience=0.0):
         pass
 
     def ask(self, request, limit):
@@ -228,6 +227,19 @@ def test_whoever_calls_the_next_one_delivers(
         assert not warnings_of(caplog)
         assert backend.launches[FAULTY] == (5 if fault.at == "launch" else 0)  # each product tries anew
         assert backend.launches[SPARE] == 5 - (when - 1 if fault.at == "launch" else 0)
+
+
+@pytest.mark.parametrize("searching", [True, False])
+def test_the_probe_starts_after_what_was_chosen_without_it(monkeypatch, searching):
+    """A kernel that replaces another one until that is verified is no reason for it."""
+    done = []
+    problem = Problem("float32", 6, 10, 8)
+    plan = replace(execute.choose(problem, "cpu"), meanwhile=True, searching=searching)
+    monkeypatch.setattr(execute.choice, "choose", lambda *_: plan)
+    monkeypatch.setattr(probe, "_begin", lambda: done.append("probe"))
+    monkeypatch.setattr(probe, "recalled", {probe.entry(): None})
+    assert execute.deliver(problem, "auto", None, None, lambda _: done.append("product")) is plan
+    assert done == ["product", "probe"][: 1 + searching]
 
 
 def product(name):

@@ -44,7 +44,7 @@ def device(request, monkeypatch):
     facts = probed((replace(found, kind="gpu"), dict.fromkeys(KERNELS[found.backend], rates)))
     monkeypatch.setattr(probe, "recalled", probe.Recalled({probe.entry(): facts}))
     found_right = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
-    monkeypatch.setattr(verification, "record", lambda kernel, device: found_right[kernel.name in KERNELS["cuda"]])
+    monkeypatch.setattr(verification, "record", lambda kernel, device, **_: found_right[kernel.name in KERNELS["cuda"]])
     monkeypatch.setattr(verification, "_failed", {})
     monkeypatch.setattr(verification, "_lost", {})
     monkeypatch.setattr(split, "_shares_cores", lambda device: False)

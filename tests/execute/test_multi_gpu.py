@@ -33,7 +33,9 @@ def emulate(monkeypatch):
         devices = registry.backend("cuda").devices()
         monkeypatch.setattr(probe, "recalled", probe.Recalled({probe.entry(): probed(*((x, {}) for x in devices))}))
         verdict = {True: {"ok": True, "error": ""}, False: {"ok": False, "error": "for the test"}}
-        monkeypatch.setattr(verification, "record", lambda kernel, device: verdict[kernel.name.endswith("cuda_tile")])
+        monkeypatch.setattr(
+            verification, "record", lambda kernel, device, **_: verdict[kernel.name.endswith("cuda_tile")]
+        )
         monkeypatch.setattr(verification, "_failed", {})
         monkeypatch.setattr(verification, "_lost", {})
         monkeypatch.setattr(split, "START", 0.0)

@@ -503,7 +503,7 @@ def test_a_child_that_the_system_refuses_to_start_is_said_and_not_remembered(mon
     monkeypatch.setattr(disk_cache, "update", lambda *entry: stored.append(entry))
     monkeypatch.setattr(probe, "recalled", probe.Recalled())
     assert probe.facts().lines == []
-    assert not verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"))
+    assert not verification.verified(BY_NAME["sgemm_cuda_tile"], Device("cuda", "cuda:0", "a GPU"), ordered=True)
     assert [record.getMessage().count("temporarily unavailable") for record in caplog.records] == [1, 1]
     assert stored == []
 

@@ -6,11 +6,12 @@ The search is held up by a backend that waits in the child until a file is there
 import os
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import helpers
 import pytest
 
-from gemm.catalog import BY_NAME
+from gemm.catalog import BACKENDS, BY_NAME
 from gemm.core.problem import Candidate, Device
 from gemm.select import choice, probe, verification, worker
 
@@ -165,7 +166,7 @@ def test_who_names_a_device_waits_for_one_kernel_of_it(python):
     told = python(
         f"""{ONCE_TOLD}
 begun, begin = [], worker.begin
-worker.begin = lambda key, what, work: begun.append(what) or begin(key, what, work)
+worker.begin = lambda key, what, work, **more: begun.append(what) or begin(key, what, work, **more)
 assert (gemm.gemm(large, large, backend="slow") == 700).all()
 assert begun == ["looks for devices", "verifies sgemm_slow_1x1 on a device",
                  "looks for devices and verifies their kernels"], begun
@@ -236,6 +237,153 @@ def test_a_process_that_ends_leaves_what_it_has_found_to_the_next_one(python, tm
     assert not list((tmp_path / "cache").glob("begun-*"))
 
 
+def test_the_probe_starts_after_the_product(python):
+    """It would take the cores and the memory that the product needs."""
+    python(
+        """
+        from gemm.backends import registry
+        opened()
+        begun, begin, at = [], worker.begin, []
+        worker.begin = lambda key, what, work, **more: begun.append(what) or begin(key, what, work, **more)
+        backend = registry.backend("slow")
+        make = backend.launcher
+        def launcher(*args):
+            launch = make(*args)
+            return lambda *given: (at.append(list(begun)), launch(*given))
+        backend.launcher = launcher
+        assert (gemm.gemm(large, large, backend="slow") == 700).all()
+        assert at == [["looks for devices", "verifies sgemm_slow_1x1 on a device"]], at
+        assert begun[2:] == ["looks for devices and verifies their kernels"]
+        searched()
+        """
+    )
+
+
+def test_a_wrong_time_limit_of_the_probe_is_an_error_before_the_product(python):
+    """Otherwise out, which is c, would be lost."""
+    python(
+        """
+        from gemm.catalog import BY_NAME
+        from gemm.select import verification
+        opened()
+        assert verification.verified(BY_NAME["sgemm_slow_1x1"], probe.devices("slow")[0], ordered=False)
+        os.environ["GEMM_PROBE_TIMEOUT"] = "soon"
+        c = large.copy()
+        try:
+            gemm.gemm(large, large, c, beta=1.0, out=c, backend="slow")
+        except ValueError as error:
+            assert "GEMM_PROBE_TIMEOUT must be a positive number of seconds" in str(error), error
+        else:
+            sys.exit("it was not refused")
+        assert (c == 1).all()
+        os.environ["GEMM_PROBE_TIMEOUT"] = "90"
+        assert (gemm.gemm(large, large, c, beta=1.0, out=c, backend="slow") == 701).all()
+        searched()
+        """
+    )
+
+
+def test_who_waits_is_not_given_the_choice_of_who_did_not_wait(python):
+    told = python(
+        """
+        opened()
+        begin = probe._begin
+        probe._begin = lambda *kind: begin(*kind) if kind else None  # the probe starts late
+        assert (gemm.gemm(large, large, backend="slow") == 700).all()
+        assert probe.recalled[probe.entry()] is None
+        probe._begin = begin
+        gemm.explain(large, large, backend="slow")
+        assert probe.recalled[probe.entry()].devices
+        """
+    )
+    assert "chosen: sgemm_slow_1x1 on slow:0" in told
+    assert "until" not in told
+
+
+def test_who_looked_for_the_device_verifies_its_kernel(python):
+    """The worker has loaded Python, the package and the driver. The probe looks for devices again, in a new one."""
+    python(
+        """
+        started, start, worker.LINGER = [], worker.Child._start, 0.0
+        worker.Child._start = lambda self: started.append(self) or start(self)
+        opened()
+        worker.LINGER = 100.0
+        assert (gemm.gemm(large, large, backend="slow") == 700).all()
+        worker.LINGER = 0.0
+        searched()
+        assert len({*map(id, started)}) == len(started) == 2
+        while started[1]._process: time.sleep(0.01)
+        assert worker._spare == started[:1] and started[0].usable
+        """
+    )
+
+
+@pytest.fixture
+def spared(monkeypatch):
+    """Makes a worker whose task has ended. It has loaded no driver.
+
+    A test calls this function itself, because pytest changes an environment variable between a fixture and its test.
+    """
+    child = worker.Child("gemm.select.probe")
+
+    def make():
+        assert not list(child.ask({"skip": list(BACKENDS), "verify": False}, 60))
+        monkeypatch.setattr(worker, "_spare", [child])
+        return child
+
+    yield make
+    child.close()
+
+
+def test_a_worker_is_used_again_by_one_task_only(spared):
+    spare = spared()
+    process = spare._process
+    assert worker._found() is spare
+    assert worker._found() is not spare
+    worker._discard(spare)  # by the task that has ended
+    assert spare._process is process
+    worker._spare.append(spare)
+    worker._discard(spare)
+    assert spare._process is None
+    assert process.wait(60) != 0
+
+
+@pytest.mark.parametrize("why", ["it has ended", "another environment"])
+def test_a_worker_is_not_used_again(why, spared, monkeypatch):
+    """The task that has ended ends it: whoever begins a task holds a lock, and does not wait for the end."""
+    spare = spared()
+    process = spare._process
+    if why == "it has ended":
+        process.kill()
+        process.wait(60)
+    else:
+        monkeypatch.setenv("OCL_ICD_VENDORS", "/another/folder")
+    assert worker._found() is not spare
+    assert spare._process is process
+    worker._discard(spare)
+    assert process.wait(60) != 0
+    assert not worker._spare
+
+
+def test_a_child_of_a_fork_leaves_its_parents_worker_alone(spared):
+    spare = spared()
+    worker._forked()
+    assert not worker._spare
+    assert spare.usable
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_worker_in_which_a_kernel_failed_is_not_used_again(monkeypatch, ok):
+    """The driver may be in a bad state since."""
+    line = {"step": "kernel", "kernel": "sgemm_slow_1x1", "device": "slow:0", "ok": ok, "error": ""}
+    closed = []
+    child = SimpleNamespace(ask=lambda *_: iter([line]), close=lambda: closed.append(ok))
+    monkeypatch.setattr(probe.disk_cache, "load", lambda _: None)
+    monkeypatch.setattr(probe.disk_cache, "remove", lambda _: None)
+    assert probe._probe(SimpleNamespace(child=child, stopped=False), verify=True).lines == [line]
+    assert closed == ([] if ok else [False])
+
+
 def test_an_error_of_the_work_is_that_of_who_waits():
     def work(_):
         raise ZeroDivisionError("the work's")
@@ -291,21 +439,22 @@ class Field:
 ], ids=str)  # fmt: skip
 def test_what_is_verified_stands_in_for_what_is_not_yet(monkeypatch, known, seconds, patient, expected, log):
     done = []
-    monkeypatch.setattr(verification, "record", lambda kernel, _: {"ok": known[kernel]} if kernel in known else None)
-    monkeypatch.setattr(verification, "verified", lambda kernel, _: done.extend(("wait", kernel)) or True)
-    monkeypatch.setattr(verification, "begin", lambda kernel, _: done.extend(("begin", kernel)))
+    records = {kernel: {"ok": ok} for kernel, ok in known.items()}
+    monkeypatch.setattr(verification, "record", lambda kernel, _, **__: records.get(kernel))
+    monkeypatch.setattr(verification, "verified", lambda kernel, _, **__: done.extend(("wait", kernel)) or True)
+    monkeypatch.setattr(verification, "begin", lambda kernel, _, **__: done.extend(("begin", kernel)))
     queue = Field(*seconds)
-    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=patient)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=patient, ordered=False)
     assert ((found and found.kernel), meanwhile) == expected
     assert done == log
 
 
 def test_a_simplest_kernel_that_fails_is_followed_by_the_soonest_that_is_right(monkeypatch):
-    monkeypatch.setattr(verification, "record", lambda *_: None)
-    monkeypatch.setattr(verification, "begin", lambda *_: None)
-    monkeypatch.setattr(verification, "verified", lambda kernel, _: kernel is OTHER)
+    monkeypatch.setattr(verification, "record", lambda *_, **__: None)
+    monkeypatch.setattr(verification, "begin", lambda *_, **__: None)
+    monkeypatch.setattr(verification, "verified", lambda kernel, _, **__: kernel is OTHER)
     queue = Field(1, 1.1, 1.2)
-    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=False)
+    found, meanwhile = choice._standing_in(queue.pop(()), queue, (), patient=False, ordered=False)
     assert (found.kernel, meanwhile) == (OTHER, False)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers import python
 
+import gemm
 from gemm.backends import registry
 from gemm.catalog import BY_NAME, KERNELS
 from gemm.core import disk_cache
@@ -19,7 +20,7 @@ from gemm.core.problem import Device
 from gemm.select import probe, tuning_db, verification
 
 BACKEND = """
-import os, time
+import os, sys, time
 from gemm.core.backend import Backend
 from gemm.core.problem import Device
 
@@ -36,6 +37,10 @@ class Late(Backend):
         fault = os.environ.get("FAULT", "") if kernel.name == "sgemm_late_fast" else ""
         if fault == "crash": os.abort()
         if fault == "hang": time.sleep(600)
+        if problem.reproducible and kernel.name == "sgemm_late_slow":
+            from gemm.backends import registry
+            cpu = registry.backend("cpu")
+            return cpu.launcher(sys.modules["gemm.catalog"].BY_NAME["sgemm_scalar_4x4"], cpu.devices()[0], problem)
         def launch(a, b, c, out, alpha, beta):
             out[...] = alpha * (a @ b) + (0 if c is None else beta * c)
             if fault == "garbage": out += 1
@@ -52,8 +57,8 @@ import gemm.core.disk_cache
 from pathlib import Path
 gemm.core.disk_cache._ROOT = Path(os.environ.get("SOURCES", gemm.core.disk_cache._ROOT))
 source = catalog.BY_NAME[os.environ.get("SOURCE_OF", "sgemm_generic_naive")].source  # wheels carry it, too
-rows = [catalog.Kernel(f"sgemm_late_{form}", "late", "late", "float32", source, ordered=False, lazy_verify=True,
-                       gflops=gflops)
+rows = [catalog.Kernel(f"sgemm_late_{form}", "late", "late", "float32", source, ordered="ORDERED" in os.environ,
+                       lazy_verify=True, gflops=gflops)
         for form, gflops in (("fast", 1e6), ("slow", 1e5))]
 rows = (*[row for row in catalog.KERNELS if row.name == "sgemm_scalar_4x4"], *rows)
 names = {"KERNELS": rows, "BY_NAME": {row.name: row for row in rows}, "TARGETS": {row.target for row in rows}}
@@ -285,6 +290,20 @@ def test_a_kernel_that_fails_is_not_chosen_and_the_next_one_is(product, fault):
     assert "does without" not in log
 
 
+@pytest.mark.skipif(gemm.backends()["cpu"] != "", reason="the engine is not built")
+def test_products_with_reproducible_have_checks_of_their_own(product):
+    """The fast kernel is right, but for the bits of reproducible=True; those of the slow one are right, too."""
+    kernel, launched, untrusted, _ = product(ORDERED="1")
+    _, there = launched["sgemm_late_fast"]
+    assert (kernel, untrusted) == ("sgemm_late_fast", {})
+    kernel, launched, untrusted, _ = product(ORDERED="1", OPTIONS='{"reproducible": true}')
+    assert kernel == "sgemm_late_slow"
+    assert launched["sgemm_late_fast"] == (0, there + 1)  # all checks again, and then the one that fails
+    assert "ordered bits" in untrusted["sgemm_late_fast"]
+    kernel, launched, _, _ = product(ORDERED="1")
+    assert (kernel, launched) == ("sgemm_late_slow", {"sgemm_late_slow": (1, 0)})  # those of before included the rest
+
+
 def test_a_kernel_that_is_named_runs_at_once(product):
     kernel, launched, _, _ = product(OPTIONS=json.dumps({"kernel": "sgemm_late_slow"}))
     assert kernel == "sgemm_late_slow"
@@ -318,10 +337,55 @@ def test_what_the_answers_of_a_child_are_worth(answer, monkeypatch, tmp_path):
     monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(probe, "recalled", probe.Recalled())
     kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
-    child: Any = SimpleNamespace(ask=lambda request, limit: iter(ANSWERS[answer]))
+    closed: list[str] = []
+    child: Any = SimpleNamespace(ask=lambda *_: iter(ANSWERS[answer]), close=lambda: closed.append(answer))
     verification._verify(kernel, device, child)
+    assert closed == ([] if answer == "right" else [answer])  # it verifies no other kernel after a failure
     found = verification.record(kernel, device)
     assert found is not None
     assert found["ok"] == (answer == "right")
     written = disk_cache.load(probe.entry("verified")) or b""
     assert (device.name.encode() in written) == (answer != "refused")
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_was_verified_with_the_ordered_bits_stays(right, monkeypatch, tmp_path):
+    """Also if another process or thread has begun before to verify the kernel without them."""
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(probe, "recalled", probe.Recalled())
+    kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
+
+    def ask(request, limit):
+        if not request["ordered"]:
+            verification._verify(kernel, device, child, ordered=True)
+        yield {"step": "kernel", "ok": right or not request["ordered"], "error": ""}
+
+    child: Any = SimpleNamespace(ask=ask, close=lambda: None)
+    verification._verify(kernel, device, child, ordered=False)
+    for _ in range(2):
+        assert verification.record(kernel, device)["ok"] == right
+        probe.recalled.clear()  # what is on disk says the same
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_what_was_verified_without_the_ordered_bits_is_not_known_with_them(ok, monkeypatch, tmp_path):
+    """A kernel that failed is known to fail; a record of an earlier version says nothing of its ordered bits."""
+    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(probe, "recalled", probe.Recalled())
+    kernel, device = BY_NAME["sgemm_generic_naive"], Device("opencl", "opencl:9", f"a device of {tmp_path}", driver="1")
+    asked = []
+
+    def ask(request, limit):
+        asked.append(request["ordered"])
+        return iter([{"step": "kernel", "ok": ok, "error": ""}])
+
+    child: Any = SimpleNamespace(ask=ask, close=lambda: None)
+    verification._verify(kernel, device, child, ordered=False)
+    assert verification.record(kernel, device, ordered=False)["ok"] == ok
+    assert (verification.record(kernel, device) is None) == ok
+    verification._verify(kernel, device, child, ordered=True)
+    assert all(verification.record(kernel, device, ordered=x)["ok"] == ok for x in (True, False))
+    assert asked == [False, True]
+    (line,) = [line for line in probe.recalled[probe.entry("verified")].lines if line["step"] == "kernel"]
+    del line["ordered"]
+    assert (verification.record(kernel, device) is None) == ok

@@ -67,6 +67,7 @@ class Memory:
             host can map the memory). Memory of equal kind is interchangeable.
         width, height: the size in texels. For a buffer, the width is its size in bytes, and the height is 1.
         after: the events of the last command that used the memory.
+        nbytes: the size in bytes. This is a field, because the pool reads it often.
     """
 
     data: Any
@@ -74,10 +75,22 @@ class Memory:
     width: int
     height: int
     after: list[Any] = field(default_factory=list)
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return self.width * self.height * (self.kind[0] * self.kind[1] or 1)
+    def __post_init__(self) -> None:
+        self.nbytes = self.width * self.height * (self.kind[0] * self.kind[1] or 1)
+
+
+class Latest(threading.local):
+    """The last launch of each thread.
+
+    There is one for each device, not one for each launcher: the commands keep staging memory alive.
+
+    Attributes:
+        launch: (the launcher, the commands of the launch), if the launch may be repeated; else None.
+    """
+
+    launch: tuple[Any, Any] | None = None
 
 
 class Handle:
@@ -92,6 +105,7 @@ class Handle:
         self._lock = threads.lock(threading.RLock)
         self._process = os.getpid()
         self._own = threading.local()
+        self.latest = Latest()
         # {Replay: bytes of memory that it holds}, oldest first
         self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from math import prod
+from operator import is_not
 from typing import Any
 
 import numpy as np
 
 from gemm.backends.opencl.layout import MOST, PACKED, STRIDED, Layout, Tile, in_place, layouts, part, stacked, tile
 from gemm.backends.opencl.mapped import owner, shared_views
-from gemm.backends.opencl.staging import MOST_COMMANDS, Command, Kept, Replay, Traffic, signature
+from gemm.backends.opencl.replay import HOST_BYTES, MOST_COMMANDS, HostReplay, Replay, signature
+from gemm.backends.opencl.staging import Command, Kept, Traffic
 from gemm.catalog import Kernel
 from gemm.core import disk_cache
 from gemm.core.errors import KernelFailed
@@ -73,22 +75,44 @@ class Launcher:
         """Return (source, options, name of the entry function) of the kernel. `variant` is "" or a macro to define."""
         return self.source, self.options + f" -D {variant}=1" * bool(variant), self.kernel.entry
 
-    def replay(self, a: Any, b: Any, c: Any, out: Any, bias: None = None) -> Replay | None:
+    def replay(self, a: Any, b: Any, c: Any, out: Any, bias: None = None) -> Replay | HostReplay | None:
         """Return a Replay that repeats this thread's last launch, or None if the launch cannot be repeated.
 
-        The arguments are the pyopencl Arrays of that launch. c is None if the launch does not read c. bias is always
-        None: no OpenCL kernel adds a bias.
+        For NumPy arrays, a thread's first call returns None, too. The arguments are the pyopencl or NumPy arrays of the
+        launch. b is None if it is prepacked. c is None if the launch does not read c. bias is always None: no OpenCL
+        kernel adds a bias.
         """
-        traffic, self._last.traffic = getattr(self._last, "traffic", None), None
-        if traffic is None or out.queue is None or not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
+        launcher, traffic = self.handle.latest.launch or (None, None)
+        self.handle.latest.launch = None
+        if launcher is not self or traffic is None:
+            return None
+        if not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
+            return None
+        if isinstance(out, np.ndarray):
+            # Other products may never be repeated, and the memory of a HostReplay takes long to allocate.
+            second, self._last.second = getattr(self._last, "second", False), True
+            return self._host_replay(traffic, (a, b, c, out)) if second else None
+        if out.queue is None:
             return None
         # After a failure between two writes, c is lost. A Replay could not report this; `__call__` can.
         if c is out and traffic.writes > 1:
             return None
-        if sum(memory.nbytes for memory in traffic.reserved) > self.handle.replay_limit:
+        if traffic.nbytes > self.handle.replay_limit:
             return None
         with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
             return Replay(self.handle, traffic, self.scale, (a, b, c, out))
+
+    def _host_replay(self, traffic: Traffic, arrays: tuple[Any, ...]) -> HostReplay | None:
+        names = ["b", "a", "c", "out"] if self.swaps and arrays[1] is not None else ["a", "b", "c", "out"]
+        places = tuple(names.index(copy.name) for copy in traffic.copies)
+        for at, copy in zip(places, traffic.copies, strict=True):
+            # If an address differs, the launch read a copy instead of the caller's array.
+            if arrays[at] is None or arrays[at].__array_interface__["data"][0] != copy.address:
+                return None
+        if places[-1:] != (3,):
+            return None
+        with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
+            return HostReplay(self.handle, traffic, self.scale, arrays[3], places)
 
     def __call__(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
         # A prepacked matrix has the layout of the right operand, so it cannot become the left operand.
@@ -100,17 +124,16 @@ class Launcher:
         try:
             with self.handle.reported(f"{self.kernel.name} on {self.device.name}"):
                 if isinstance(out, DeviceView):
-                    self._launch(a, b, c, out, alpha, beta)
+                    self.handle.latest.launch = self, self._launch(a, b, c, out, alpha, beta)
                     return
-                layouts = self.a, self.b, STRIDED, STRIDED
-                try:
-                    with shared_views(self.device, (a, b, c, out), layouts) as (x, y, z, goal):
-                        if c is not None and identical(c, out) and not owner(out) and self._may_be_torn(x, y, z, goal):
-                            kept = out.copy()
-                        self._launch(x, y, z, goal, alpha, beta)
-                finally:
-                    # The launch cannot be repeated, because its views of host memory end here.
-                    self._last.traffic = None
+                layouts, given = (self.a, self.b, STRIDED, STRIDED), (a, b, c, out)
+                with shared_views(self.device, given, layouts) as (x, y, z, goal):
+                    if c is not None and identical(c, out) and not owner(out) and self._may_be_torn(x, y, z, goal):
+                        kept = out.copy()
+                    traffic = self._launch(x, y, z, goal, alpha, beta)
+                    # A launch with views of host memory cannot be repeated, because the views end here.
+                    if not any(map(is_not, given, (x, y, z, goal))) and traffic.nbytes <= HOST_BYTES:
+                        self.handle.latest.launch = self, traffic
         except KernelFailed as error:
             if self._last.wrote and c is not None and identical(c, out):
                 if kept is None:
@@ -145,7 +168,7 @@ class Launcher:
         cut = step.m < m or step.n < n or out.ndim > 3 or (out.ndim == 3 and step.batch < out.shape[0])
         return cut or isinstance(out, DeviceView)
 
-    def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> None:
+    def _launch(self, a: Operand, b: Operand, c: Operand | None, out: Operand, alpha: float, beta: float) -> Traffic:
         given = [a, b, out] if c is None else [a, b, out, c]
         queue, events = self.handle.queue, []
         if isinstance(out, DeviceView):
@@ -153,7 +176,7 @@ class Launcher:
             # Each pyopencl Array has the events of the commands that still write to it, on any queue.
             events = [event for o in given if isinstance(o, DeviceView) for event in o.owner.events]
         traffic = Traffic(self.handle, queue, events)
-        self._last.traffic = None
+        self.handle.latest.launch = None
 
         axes = same_stack(out.shape[:-2], *(o.strides[:-2] for o in given)) or [(1, (0,) * len(given))]
         lengths = tuple(length for length, _ in axes)
@@ -166,11 +189,11 @@ class Launcher:
                     self._one(traffic, stacks, index, corner, step.k, (alpha, beta))
         finally:
             self._last.wrote = traffic.writes > 0
-        self._last.traffic = traffic
         traffic.release()
         if isinstance(out, DeviceView):
             out.owner.add_event(traffic.after[-1])
             queue.flush()
+        return traffic
 
     def scale(self, alpha: Any, beta: Any) -> np.ndarray:
         """Return alpha and beta in the format that kernels take."""

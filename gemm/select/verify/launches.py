@@ -159,7 +159,9 @@ class _Chain:
         self.backend, self.device, self.problem = backend, device, problem
         self.kernel, self.second = kernels
         self.dtype, self.types = types_of(self.kernel)
-        self.first = simplest(self.kernel.backend, self.types[0].name)
+        # Verification before the first product compiles no second kernel if `kernel` can compute x, too.
+        plain = self.kernel.lazy_verify or _next(self.kernel) is not self.kernel
+        self.first = simplest(self.kernel.backend, self.types[0].name) if plain else self.kernel
         if self.first is not None and unable(self.first, device):
             self.first = None
         m, n, k = problem.m, problem.n, problem.k
@@ -230,8 +232,9 @@ def chain(backend: Backend, device: Device, kernels: Sequence[Kernel | None], pr
 
     - kernels[0] computes c.
     - kernels[1] computes d and f. If it is missing or None, `_next(kernels[0])` computes them.
-    - The simplest kernel of the type of x computes x. If there is none, x is not computed: the host computes one x for
-      each chain, and copies both to the device before the launches.
+    - kernels[0] computes x, too, if the operands of kernels[0] have the type of its results. Otherwise, or if
+      kernels[0] has `lazy_verify`, the simplest kernel of the type of x computes x. If there is none, x is not
+      computed: the host computes one x for each chain, and copies both to the device before the launches.
 
     Each column of e and each row of g has a single element other than 0. Each element of d and f therefore depends on
     exactly one element of c.

@@ -96,7 +96,9 @@ def verify(backend: Backend, kernel: Kernel, device: Device) -> None:
         check()
 
 
-def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = True) -> list[Check]:
+def planned(
+    backend: Backend, kernel: Kernel, device: Device, *, full: bool = True, ordered: bool = True
+) -> list[Check]:
     """Return the checks as (name, function) in their order. A function raises Mismatch if its check fails.
 
     All kernels have checks of single products against the error bound. If the device reports its number of compute
@@ -113,22 +115,23 @@ def planned(backend: Backend, kernel: Kernel, device: Device, *, full: bool = Tr
     - for kernels that compute in host memory: operands whose rows or columns span 2**31 elements. These operands use
       only a few pages of memory.
 
-    Kernels with ordered accumulation also have a check of their ordered bits. The result omits checks that this kernel
-    or this device cannot run; `left_out` returns them.
+    Kernels with ordered accumulation also have a check of their ordered bits. Without `ordered`, the result omits all
+    checks of products with reproducible=True. The result also omits checks that this kernel or this device cannot run;
+    `left_out` returns them.
     """
     cases = (FULL if full else QUICK) + beyond(kernel)
     found: list[Check] = [(str(case), partial(check_single, backend, kernel, device, case)) for case in cases]
     ways = regimes(kernel, device)
     times = IN_A_ROW if full or kernel.lazy_verify else 2
     for name, problem in ways.items():
-        if not full and name.endswith(BATCHED):
+        if (not full and name.endswith(BATCHED)) or (problem.reproducible and not ordered):
             continue
         found.append((name, partial(in_a_row, backend, device, [(kernel, problem)], (1,), times=times)))
     if _links(ways) and not unlinked(kernel, device):
         found += _chains(backend, kernel, device, _links(ways), full=full)
     if full and kernel.backend in HOST_BACKENDS and promised(kernel) is not None:
         found.append((BEYOND, partial(check_far, backend, kernel, device)))
-    if has_bits(kernel, device):
+    if ordered and has_bits(kernel, device):
         found.append(("ordered bits", partial(check_bits, backend, kernel, device)))
     return found
 

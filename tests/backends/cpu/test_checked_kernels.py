@@ -61,10 +61,9 @@ def rng():
 
 @pytest.fixture(params=[1, 3])
 def threads(request):
-    before = gemm.get_num_threads()
     gemm.set_num_threads(request.param)
     yield
-    gemm.set_num_threads(before)
+    gemm.set_num_threads(None)
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -482,8 +482,8 @@ from gemm.frontend import plan_cache as repeat
 from gemm.backends.cuda import array_metadata
 from gemm.backends.cuda.arrays import DeviceArray
 in_python = []
-real = repeat.DevicePlans.run
-repeat.DevicePlans.run = lambda self, given: in_python.append(1) or real(self, given)
+real = repeat.begin
+repeat.begin = lambda *given: in_python.append(1) or real(*given)
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import gemm
 from gemm.backends import registry
-from gemm.backends.opencl import launch, staging
+from gemm.backends.opencl import launch, replay
 from gemm.core.errors import BackendUnavailable
 from gemm.frontend import plan_cache
 
@@ -115,9 +115,9 @@ def test_commands_wait_for_what_they_need(monkeypatch):
     ],
 )
 def test_planted_faults_are_seen(monkeypatch, old, new, told):
-    text = inspect.getsource(staging)
+    text = inspect.getsource(replay)
     assert text.count(old) == 1
-    planted = {"__name__": staging.__name__}
-    exec(compile(text.replace(old, new), staging.__file__, "exec"), planted)
+    planted = {"__name__": replay.__name__}
+    exec(compile(text.replace(old, new), replay.__file__, "exec"), planted)
     monkeypatch.setattr(launch, "Replay", planted["Replay"])
     assert any(told in line for line in looked_at(monkeypatch))
