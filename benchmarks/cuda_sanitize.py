@@ -2,9 +2,10 @@
 
     python benchmarks/cuda_sanitize.py [FILE] [--kernels REGEX] [--tools memcheck,racecheck]
 
-The checks of `gemm verify --quick` run, each kernel in its own process. The script prints a line for each tool, and the
-tool's output for each kernel with a finding. FILE receives the same text. The exit status is 1 if there are findings,
-or if no kernel matches. The script needs a GPU and compute-sanitizer.
+The checks of `gemm verify --quick` run, each kernel in its own process. As soon as a tool ends, the script prints a
+line for the kernel, or the tool's output if there is a finding. At the end, it prints a line for each tool. FILE
+receives the last lines and the findings. The exit status is 1 if there are findings, or if no kernel matches. The
+script needs a GPU and compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from gemm.backends import registry
@@ -61,16 +61,21 @@ def main() -> int:
     if options.inner:
         watched(options.inner)
         return 0
-    rows, lines, found = names(options.kernels), [], 0
+    rows, tools = names(options.kernels), options.tools.split(",")
+    findings: dict[str, list[str]] = {tool: [] for tool in tools}
     with ThreadPoolExecutor(options.jobs) as pool:
-        for tool in options.tools.split(","):
-            said = [text for text in pool.map(partial(sanitized, tool), rows) if text]
-            found += len(said)
-            lines += [f"{tool}: {len(rows) - len(said)} of {len(rows)} kernels clean", *said]
-            print("\n".join(lines[-1 - len(said) :]), flush=True)
+        started = {pool.submit(sanitized, tool, name): (tool, name) for tool in tools for name in rows}
+        for done in as_completed(started):
+            tool, name = started[done]
+            if text := done.result():
+                findings[tool].append(text)
+            print(text or f"{tool}, {name}: clean", flush=True)
+    summary = [f"{tool}: {len(rows) - len(said)} of {len(rows)} kernels clean" for tool, said in findings.items()]
+    print("\n".join(summary))
     if options.file:
-        options.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 1 if found or not rows else 0
+        text = "\n".join([*summary, *(text for said in findings.values() for text in said)])
+        options.file.write_text(text + "\n", encoding="utf-8")
+    return 1 if any(findings.values()) or not rows else 0
 
 
 if __name__ == "__main__":
