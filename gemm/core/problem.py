@@ -378,7 +378,7 @@ class Plan:
             none.
         meanwhile: True: the plan is used only until the probe has ended, or a faster kernel has been verified. The
             first product after that asks dispatch again.
-        searching: True: the results of the probe are not known, and may change the choice.
+        searching: True: the probe has not ended. Its results may change the choice.
     """
 
     problem: Problem

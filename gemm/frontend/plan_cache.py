@@ -235,7 +235,7 @@ class PlanCache(_Memo):  # type: ignore[misc]
     other products.
 
     Attributes:
-        devices: the products of device arrays, including those in the base class.
+        devices: the products on devices, of device arrays or of NumPy arrays, including those in the base class.
     """
 
     __slots__ = ("devices",)

@@ -124,7 +124,7 @@ def known_to_fail(kernel: Kernel, device: Device) -> str:
 def record(kernel: Kernel, device: Device, *, ordered: bool = True) -> dict[str, Any] | None:
     """Return the stored result of verifying `kernel` on this device and driver: {"ok", "error", ...}.
 
-    None means that the kernel, with its present source, is not verified yet. The same is true if `ordered` is set, and
+    None means that the kernel, with its present source, is not verified yet. With `ordered`, the result is also None if
     the kernel has passed only the checks for products without reproducible=True.
     """
     facts = probe.recalled[probe.entry("verified")]
@@ -145,7 +145,7 @@ def begin(kernel: Kernel, device: Device, *, ordered: bool) -> worker.Task:
         if record(kernel, device, ordered=ordered) is None:
             _verify(kernel, device, task.child, lambda: task.stopped, ordered=ordered)
 
-    return worker.begin(key, f"verifies {kernel.label} on {device.name}", work, used=True)
+    return worker.begin(key, f"verifies {kernel.label} on {device.name}", work, reuse=True)
 
 
 def verified(kernel: Kernel, device: Device, *, ordered: bool) -> bool:
@@ -225,11 +225,11 @@ def _verify(
 def _merged(lines: list[Line], about: Line, known: Line) -> list[Line]:
     """Return `lines` with `about` and `known`, without the lines that these two replace.
 
-    `known` does not replace the line of another task or process that has also checked the ordered bits meanwhile.
+    Another task or process may have verified the same source meanwhile. Then a failure remains, and else the line that
+    also checked the ordered bits.
     """
     same = ("step", "kernel", "device")
-    if not known["ordered"]:
-        more = known | {"ordered": True}
-        known = next((x for x in lines if all(x.get(key) == more[key] for key in (*same, "source", "ordered"))), known)
+    rivals = [x for x in lines if all(x.get(key) == known[key] for key in (*same, "source"))]
+    known = min(known, *rivals, key=lambda x: (x["ok"], not x.get("ordered"))) if rivals else known
     old = [x for x in lines if not any(all(x.get(key) == new.get(key) for key in same) for new in (about, known))]
     return [*old, about, known]

@@ -89,8 +89,10 @@ class Task:
         """Wait until the work is done. Raises the exception that the work raised."""
         if not self._begun:
             self._begun = True
-            self._run()
-            _discard(self.child)
+            try:
+                self._run()
+            finally:
+                _discard(self.child)
         if not self._done.wait(PATIENCE):
             log.warning("gemm waits: it %s, once for this machine's drivers; that may take a minute", self._what)
             self._done.wait()
@@ -104,9 +106,11 @@ class Task:
         self.child.close(patience=0.5)
 
     def _run_and_linger(self) -> None:
-        self._run()
-        time.sleep(LINGER)
-        _discard(self.child)
+        try:
+            self._run()
+        finally:
+            time.sleep(LINGER)
+            _discard(self.child)
 
     def _run(self) -> None:
         try:
@@ -125,28 +129,29 @@ class Task:
                 self._done.set()
 
 
-def begin(key: object, what: str, work: Callable[[Task], None], *, used: bool = False) -> Task:
+def begin(key: object, what: str, work: Callable[[Task], None], *, reuse: bool = False) -> Task:
     """Return the running task with the key `key`. If there is none, start a new task.
 
     Args:
         what: a description for log lines, such as "verifies ...".
         work: the function that does the work. It must store its result where callers look before they begin a task.
-        used: whether the worker of a task that has ended may do the work. A search for devices needs a new worker,
+        reuse: whether the worker of a task that has ended may do the work. A search for devices needs a new worker,
             because a process looks for devices only once.
     """
     timeout()  # raises in the caller's thread if the setting is not valid
     with _lock:
         task = _running.get(key)
         if task is None:
-            task = _running[key] = Task(key, what, work, _found() if used else Child("gemm.select.probe"))
+            task = _running[key] = Task(key, what, work, _spare_or_new() if reuse else Child("gemm.select.probe"))
             task.start()
     return task
 
 
-def _found() -> Child:
+def _spare_or_new() -> Child:
     """Return a spare worker that can be used, or a new one. The caller must hold the lock.
 
-    A spare worker that cannot be used is left to the thread of its task (`_discard`), because its end may take seconds.
+    This function does not kill a spare worker that cannot be used, because that may take seconds. The thread of its
+    task kills it.
     """
     child = next((child for child in _spare if child.usable), None)
     if child is None:
@@ -179,7 +184,10 @@ def waiting() -> Iterator[None]:
 def _stop() -> None:
     for task in list(_running.values()):
         task.stop()
-    for child in list(_spare):
+    spare = list(_spare)
+    for child in spare:
+        child.kill()  # all of them, before the first wait
+    for child in spare:
         child.close(patience=0.5)
 
 
@@ -278,6 +286,11 @@ class Child(contextlib.AbstractContextManager["Child"]):
             if not ended:  # the process died, or the caller stopped reading
                 self.close()
         yield {"step": "died", "cause": cause}
+
+    def kill(self) -> None:
+        """Kill the process, if there is one. `close` waits for its end."""
+        if self._process is not None:
+            self._process.kill()
 
     def close(self, patience: float = 5.0) -> None:
         """Kill the process, if there is one, and wait at most `patience` seconds for its end.

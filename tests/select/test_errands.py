@@ -338,8 +338,8 @@ def spared(monkeypatch):
 def test_a_worker_is_used_again_by_one_task_only(spared):
     spare = spared()
     process = spare._process
-    assert worker._found() is spare
-    assert worker._found() is not spare
+    assert worker._spare_or_new() is spare
+    assert worker._spare_or_new() is not spare
     worker._discard(spare)  # by the task that has ended
     assert spare._process is process
     worker._spare.append(spare)
@@ -358,7 +358,7 @@ def test_a_worker_is_not_used_again(why, spared, monkeypatch):
         process.wait(60)
     else:
         monkeypatch.setenv("OCL_ICD_VENDORS", "/another/folder")
-    assert worker._found() is not spare
+    assert worker._spare_or_new() is not spare
     assert spare._process is process
     worker._discard(spare)
     assert process.wait(60) != 0
@@ -391,6 +391,29 @@ def test_an_error_of_the_work_is_that_of_who_waits():
     for _ in range(2):
         with pytest.raises(ZeroDivisionError, match="the work's"):
             worker.begin("faulty", "fails", work).wait()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_after_the_work_leaves_no_worker(monkeypatch):
+    def fail():
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(worker, "LINGER", 0.0)
+    monkeypatch.setattr(worker, "finished", [fail])
+    task = worker.begin("early", "works", lambda _: None)
+    task.wait()
+    for thread in threading.enumerate():
+        if thread.name == "gemm-task":
+            thread.join(60)
+    assert task.child not in worker._spare
+
+
+def test_workers_are_killed_before_the_end_of_one_is_awaited(monkeypatch):
+    seen = []
+    workers = [SimpleNamespace(kill=lambda: seen.append("kill"), close=lambda patience: seen.append("close"))] * 2
+    monkeypatch.setattr(worker, "_spare", workers)
+    worker._stop()
+    assert seen == ["kill", "kill", "close", "close"]
 
 
 def test_where_no_thread_can_be_had_who_waits_does_the_work(monkeypatch):

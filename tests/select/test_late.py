@@ -367,6 +367,17 @@ def test_what_was_verified_with_the_ordered_bits_stays(right, monkeypatch, tmp_p
         probe.recalled.clear()  # what is on disk says the same
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_failure_of_either_of_two_verifications_stays(first, failed):
+    """`failed`: whether the one with the ordered bits failed. `first`: whether it was stored first."""
+    about = {"step": "device", "device": "d"}
+    both = [{"step": "kernel", "kernel": "k", "device": "d", "source": "s", "ok": ordered != failed, "ordered": ordered}
+            for ordered in (first, not first)]  # fmt: skip
+    lines = verification._merged(verification._merged([], about, both[0]), about, both[1])
+    assert [line["ok"] for line in lines if line["step"] == "kernel"] == [False]
+
+
 @pytest.mark.parametrize("ok", [True, False])
 def test_what_was_verified_without_the_ordered_bits_is_not_known_with_them(ok, monkeypatch, tmp_path):
     """A kernel that failed is known to fail; a record of an earlier version says nothing of its ordered bits."""

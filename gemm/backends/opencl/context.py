@@ -106,7 +106,7 @@ class Handle:
         self._process = os.getpid()
         self._own = threading.local()
         self.latest = Latest()
-        # {Replay: bytes of memory that it holds}, oldest first
+        # {Replay or HostReplay: bytes of memory that it holds}, oldest first
         self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 
@@ -227,16 +227,16 @@ class Handle:
                 built = self._programs[source, options] = self._build(source, options)
             return built
 
-    def kernel(self, source: str, options: str, entry: str) -> Any:
-        """Return this thread's object of the kernel `entry` of the program (see `program`).
+    @property
+    def kernels(self) -> dict[tuple[str, str, str], Any]:
+        """This thread's unused kernel objects: {(source, options, name of the entry function): object}.
 
-        Each thread has its own kernel object, because setting a kernel's arguments is not thread-safe.
+        Each thread has its own kernel objects, because setting a kernel's arguments is not thread-safe. A thread takes
+        an object out of this dictionary until it has enqueued the kernel. If a signal handler meanwhile computes
+        a product with the same kernel, it does not find the object, and makes another one (`fresh`).
         """
-
-        kernels: dict[tuple[str, str], Any] = self._own.__dict__.setdefault("kernels", {})
-        if (source, options) not in kernels:
-            kernels[source, options] = self.fresh(source, options, entry)
-        return kernels[source, options]
+        kernels: dict[tuple[str, str, str], Any] = self._own.__dict__.setdefault("kernels", {})
+        return kernels
 
     def fresh(self, source: str, options: str, entry: str) -> Any:
         """Return a new object of the kernel `entry`. Nobody but the caller sets its arguments."""
@@ -289,7 +289,7 @@ class Handle:
 
     @property
     def replay_limit(self) -> int:
-        """The maximum number of bytes that all repeated products of the device (class Replay) may hold together."""
+        """The maximum number of bytes that all repeated products (Replay or HostReplay) of the device may hold."""
         return max(_KEPT, int(self.cl_device.global_mem_size) // 32)
 
     @property
@@ -298,7 +298,7 @@ class Handle:
         return sum(self._charged.values())
 
     def charge(self, holder: Any, nbytes: int) -> None:
-        """Record that `holder` (a Replay) holds `nbytes` of memory, which must be at most `replay_limit`.
+        """Record that `holder` (a Replay or HostReplay) holds `nbytes` of memory, which must be at most `replay_limit`.
 
         If the total exceeds `replay_limit`, the oldest holders drop their memory.
         """

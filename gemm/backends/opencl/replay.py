@@ -8,6 +8,7 @@ the same copies to staging memory and the same kernels (`HostReplay`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm.backends.opencl.context import Handle, Memory, unmapped
+from gemm.backends.opencl.context import Handle, unmapped
 from gemm.backends.opencl.layout import ALIGNED, MOST
 from gemm.backends.opencl.staging import Copied, Traffic, fill
 from gemm.core import threads
@@ -64,7 +65,47 @@ def _kernels(handle: Handle, traffic: Traffic, own: dict[int, Any], scales: _Sca
     return found
 
 
-class Replay:
+class _Repeated(ABC):
+    """A product that can be repeated. Its memory, kernel objects and scales are its own; `_own` has the memory.
+
+    Args:
+        scale: converts alpha and beta to the kernels' argument.
+    """
+
+    def __init__(self, handle: Handle, scale: Callable[[Any, Any], np.ndarray]) -> None:
+        self._handle, self._scales = handle, _Scales(scale)
+        self._own: Any = None
+        self._lock = threads.lock()  # a signal handler may interrupt a call, and compute a product like it
+
+    def drop(self) -> None:
+        """Free the memory. From then on, a call returns None."""
+        self._own = None
+
+    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, *scalars: Any) -> Any:
+        """Repeat the product for other arrays. Return `out`, or a new array if `out` is None.
+
+        `scalars` are alpha, beta and possibly the bias. The bias is always None, because no OpenCL kernel adds a bias.
+        Returns None if the caller must compute the product without this object: with a check of the arguments, a choice
+        of a kernel and new commands.
+        """
+        import pyopencl as cl
+
+        own = self._own  # keeps the memory alive until the commands are enqueued, even if `drop` is called
+        if own is None or self._handle.inherited or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._run(own, (a, b, c, out), scalars)
+        except (cl.Error, MemoryError):
+            return None  # the caller computes the product without this object, meets the same error and handles it
+        finally:
+            self._lock.release()
+
+    @abstractmethod
+    def _run(self, own: Any, arrays: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
+        """Repeat the product with the memory `own`. The caller holds the lock."""
+
+
+class Replay(_Repeated):
     """The commands of a product of pyopencl Arrays. The thread that made a Replay can repeat them for similar Arrays.
 
     A Replay has its own kernel objects, so that their arguments stay set. It also has its own memory for packed
@@ -75,7 +116,8 @@ class Replay:
     - The first command waits for all events of the operands and of `out`. It also waits for the last command of the
       previous call, because this call overwrites memory that the previous call reads.
     - Each later command waits for the command before it.
-    - The driver copies a kernel's arguments when the kernel is enqueued, and no other thread sets them.
+    - The driver copies a kernel's arguments when the kernel is enqueued. Until then, no other thread sets them, and no
+      call in a signal handler, because the first call holds the lock.
 
     Args:
         traffic: the commands of the product.
@@ -89,6 +131,7 @@ class Replay:
     ) -> None:
         import pyopencl as cl
 
+        super().__init__(handle, scale)
         out = arrays[-1]
         self._queue, self._shape, self._dtype = out.queue, out.shape, out.dtype
         buffers = [None if array is None else array.base_data for array in arrays]
@@ -99,14 +142,12 @@ class Replay:
         self._offsets = [0 if array is None else array.offset for array in arrays]  # in bytes, as they were set last
         # Up to this offset, in bytes, layout.fits surely decides as it does for small offsets.
         self._farthest = MOST - max(span(x.shape, x.strides, x.dtype.itemsize)[1] for x in arrays if x is not None)
-        self._scales = _Scales(scale)
         self._last: Any = None  # the event of the last command
         self._in_order = not self._queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
-        self._handle, self._packs = handle, sum(command.packs for command in traffic.commands)
+        self._packs = sum(command.packs for command in traffic.commands)
         # `_own` keeps the memory alive: a kernel's arguments do not. (A prepacked b is not in `_own`. Its owner keeps
         # the memory alive, and also owns the Replays of products with this b.)
-        own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
-        self._own: dict[int, Any] | None = own
+        own = self._own = {id(memory.data): handle.allocate(memory) for memory in traffic.reserved}
         self._commands = _kernels(handle, traffic, own, self._scales)
         for (kernel, *_), command in zip(self._commands, traffic.commands, strict=True):
             for at, arg in enumerate(command.args):
@@ -118,27 +159,6 @@ class Replay:
         if traffic.nbytes:
             handle.charge(self, traffic.nbytes)
 
-    def drop(self) -> None:
-        """Free the memory for packed operands and partial sums. From then on, a call of the Replay returns None."""
-        self._own = None
-
-    def __call__(self, a: Any, b: Any | None, c: Any, out: Any, *scalars: Any) -> Any:
-        """Enqueue the product. Return `out`, or a new Array if `out` is None.
-
-        `scalars` are alpha, beta and possibly the bias. The bias is always None, because no OpenCL kernel adds a bias.
-        Returns None if the caller must compute the product without the Replay: with a check of the arguments, a choice
-        of a kernel and new commands.
-        """
-        import pyopencl as cl
-
-        own = self._own  # keeps the memory alive until the commands are enqueued, even if `drop` is called
-        if own is None or self._handle.inherited:
-            return None
-        try:
-            return self._enqueue(a, b, c, out, scalars)
-        except (cl.Error, MemoryError):
-            return None  # the caller computes the product without the Replay, meets the same error and handles it
-
     def _move(self, offsets: list[int]) -> None:
         """Set the arrays' offsets in their buffers (bytes)."""
         self._offsets = []  # if the driver refuses an offset, the next call sets all of them
@@ -148,9 +168,10 @@ class Replay:
             kernel.set_arg(at + 1, moved)
         self._offsets = offsets
 
-    def _enqueue(self, a: Any, b: Any, c: Any, out: Any, scalars: tuple[Any, ...]) -> Any:
+    def _run(self, own: Any, arrays: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
         import pyopencl as cl
 
+        a, b, c, out = arrays
         if out is None:
             out = type(a)(self._queue, self._shape, self._dtype, allocator=a.allocator)
         offsets = [0 if array is None else array.offset for array in (a, b, c, out)]
@@ -189,12 +210,12 @@ HOST_BYTES = 16 << 20
 """The maximum size of the staging memory of a HostReplay. Copies of larger operands take far longer than the checks."""
 
 
-class HostReplay:
-    """The copies and commands of a product of NumPy arrays. A call repeats them for similar arrays, and waits.
+class HostReplay(_Repeated):
+    """The copies and commands of a product of NumPy arrays. A call repeats them for similar arrays, and waits for the
+    result.
 
-    A HostReplay has its own kernel objects and staging memory. No command waits for an event, because all of them are
-    in one in-order queue, and each call waits for its result. Operands may overlap `out`: a call copies all operands
-    before it writes `out`.
+    A HostReplay has its own kernel objects and staging memory. Its queue executes the commands in order. Operands may
+    overlap `out`: a call copies all operands before it writes `out`.
 
     Args:
         traffic: the copies and commands of the product. The last copy is that of out.
@@ -206,56 +227,37 @@ class HostReplay:
     def __init__(
         self, handle: Handle, traffic: Traffic, scale: Callable[[Any, Any], np.ndarray], out: np.ndarray, places: Ints
     ) -> None:
-        self._handle, self._queue, self._shape, self._dtype = handle, traffic.queue, out.shape, out.dtype
-        self._lock = threads.lock()  # a signal handler may interrupt a call, and compute a product like it
-        self._scales = _Scales(scale)
+        super().__init__(handle, scale)
+        self._queue, self._shape, self._dtype = traffic.queue, out.shape, out.dtype
         own = {id(memory.data): replace(memory, data=handle.allocate(memory)) for memory in traffic.reserved}
         self._commands = _kernels(handle, traffic, {at: memory.data for at, memory in own.items()}, self._scales)
         copies = [(at, copy, own[id(copy.memory.data)]) for at, copy in zip(places, traffic.copies, strict=True)]
-        self._own: tuple[Any, Any] | None = copies, own  # keeps the memory alive: a kernel's arguments do not
+        self._own = copies, own  # keeps the memory alive: a kernel's arguments do not
         handle.charge(self, traffic.nbytes)
 
-    def drop(self) -> None:
-        """Free the staging memory. From then on, a call of the HostReplay returns None."""
-        self._own = None
-
-    def __call__(self, a: np.ndarray, b: np.ndarray | None, c: Any, out: Any, *scalars: Any) -> np.ndarray | None:
-        """Compute the product. Return `out`, or a new array if `out` is None.
-
-        `scalars` are alpha, beta and the bias, which is always None. Returns None, without having written `out`, if the
-        caller must compute the product without the HostReplay.
-        """
+    def _run(self, own: Any, arrays: tuple[Any, ...], scalars: tuple[Any, ...]) -> np.ndarray:
+        """Repeat the product. If the result is None (see `__call__`), `out` was not written."""
         import pyopencl as cl
 
-        own = self._own  # keeps the memory alive, even if `drop` is called
-        if own is None or self._handle.inherited or not self._lock.acquire(blocking=False):
-            return None
-        try:
-            result: np.ndarray = np.empty(self._shape, self._dtype) if out is None else out
-            self._run(own[0], (a, b, c, result), scalars)
-            return result
-        except (cl.Error, MemoryError):
-            return None  # the caller computes the product without the HostReplay, meets the same error and handles it
-        finally:
-            self._lock.release()
-
-    def _run(self, copies: list[tuple[int, Copied, Memory]], arrays: tuple[Any, ...], scalars: tuple[Any, ...]) -> None:
-        import pyopencl as cl
-
-        *filled, (_, last, memory) = copies
+        result: np.ndarray = np.empty(self._shape, self._dtype) if arrays[3] is None else arrays[3]
+        *filled, (_, last, memory) = own[0]
+        after: list[Any] = []  # a command reports the failure of an earlier one only if it waits for its event
         for at, copy, target in filled:
-            fill(self._handle, self._queue, _viewed(arrays[at], copy), target, copy.layout)
+            after = [fill(self._handle, self._queue, _viewed(arrays[at], copy), target, copy.layout, after)]
         self._scales.set(scalars[:2])
         for kernel, extent, group in self._commands:
-            cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group)
-        goal, read = _viewed(arrays[3], last), cl.map_flags.READ
-        mapped, _ = cl.enqueue_map_buffer(self._queue, memory.data, read, 0, goal.shape, goal.dtype, is_blocking=True)
+            after = [cl.enqueue_nd_range_kernel(self._queue, kernel, extent, group, wait_for=after)]
+        goal, read = _viewed(result, last), cl.map_flags.READ
+        mapped, _ = cl.enqueue_map_buffer(
+            self._queue, memory.data, read, 0, goal.shape, goal.dtype, wait_for=after, is_blocking=True
+        )
         try:
             goal[...] = mapped
             self._handle.count("fetched", goal.nbytes)
         finally:
             with suppress(cl.Error):  # the result is complete; the next product reports the error
                 unmapped(mapped.base, self._queue)
+        return result
 
 
 def _viewed(x: np.ndarray, copy: Copied) -> np.ndarray:

@@ -192,12 +192,14 @@ class Traffic:
         import pyopencl as cl
 
         # Do not call kernel(queue, ...): pyopencl then unpickles code from the user's cache folder.
-        kernel = self.handle.kernel(*command.program)
+        kernels, program = self.handle.kernels, command.program
+        kernel = kernels.pop(program, None) or self.handle.fresh(*program)
         for position, arg in enumerate(command.args):
             kernel.set_arg(position, arg)
         self.after = [
             cl.enqueue_nd_range_kernel(self.queue, kernel, command.extent, command.group, wait_for=self.after)
         ]
+        kernels[program] = kernel
         self.commands.append(command)
 
     def _write(self, operand: Operand, memory: Memory, layout: Layout) -> None:

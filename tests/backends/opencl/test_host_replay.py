@@ -380,6 +380,26 @@ def test_what_the_driver_refuses_is_met_the_long_way(launched, monkeypatch, refu
     assert len(launched) == 2 + (len(calls) >= number)
 
 
+def test_the_failure_of_a_kernel_is_met_the_long_way(launched, monkeypatch):
+    """A driver reports it to a command that waits for the kernel's event."""
+    a, b = arrays((20, 20), (20, 20))
+    for _ in range(3):
+        gemm.gemm(a, b, kernel=KERNEL)
+    enqueue, failed = cl.enqueue_nd_range_kernel, []
+
+    def fail_once(queue, *args, **options):
+        event = enqueue(queue, *args, **options)
+        if not failed:
+            event = cl.UserEvent(queue.context)
+            event.set_status(-5)
+            failed.append(event)
+        return event
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", fail_once)
+    assert np.allclose(gemm.gemm(a, b, kernel=KERNEL), a @ b, rtol=1e-4, atol=1e-4)
+    assert len(launched) == 3
+
+
 def test_a_complete_result_is_not_computed_again(launched, monkeypatch):
     """If the driver does not take the memory of the result back, out, which is c, is complete nevertheless."""
     a, b, c = arrays((20, 20), (20, 20), (20, 20))

@@ -12,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import at_once, python
 
 import gemm
 from gemm.backends import registry
 from gemm.backends.opencl.backend import OpenCLBackend
+from gemm.backends.opencl.launch import Launcher
 from gemm.catalog import BY_NAME
 from gemm.core import disk_cache
 from gemm.core.errors import BackendUnavailable, KernelFailed
@@ -334,15 +336,19 @@ def test_processes_that_build_at_once(tmp_path):
 
 @on_any_device
 def test_a_thread_has_kernel_objects_of_its_own():
-    handle = OpenCLBackend().devices()[0].handle
-    row = BY_NAME["sgemm_generic_naive"]
-    program = disk_cache.read(row), "-D PRECISION=32", row.entry
-    own = handle.kernel(*program)
-    assert handle.kernel(*program) is own
+    device = OpenCLBackend().devices()[0]
+    row, problem, a = BY_NAME["sgemm_generic_naive"], Problem(4, 4, 4), np.ones((4, 4), np.float32)
+
+    def used():
+        Launcher(row, device, problem)(a, a, None, np.empty_like(a), 1.0, 0.0)
+        return list(device.handle.kernels.values())
+
+    own = used()
+    assert len(own) == 1
+    assert used() == own
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(handle.kernel, *program).result()
-    assert other is not own
-    assert other.int_ptr != own.int_ptr
+        (other,) = pool.submit(used).result()
+    assert other.int_ptr != own[0].int_ptr
 
 
 @on_any_device

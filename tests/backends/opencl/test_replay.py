@@ -17,6 +17,7 @@ from gemm.core.errors import BackendUnavailable
 from gemm.frontend import plan_cache
 from gemm.select import worker
 
+cl = pytest.importorskip("pyopencl")
 cla = pytest.importorskip("pyopencl.array")
 KERNEL = "sgemm_generic_naive"
 SPLIT = "sgemm_generic_skinny_4x4"
@@ -79,6 +80,29 @@ def test_transposed_products_read_operands_where_they_lie_and_repeat(queue, enqu
         assert np.array_equal(result.get(), 2 * (a.get() @ b.get()) - c.get())
     assert len(enqueued) == 1
     assert gemm.copied() == before
+
+
+@pytest.mark.parametrize("way", ["NumPy arrays", "device arrays", "a repeated product"])
+def test_a_call_between_the_arguments_and_the_launch(queue, monkeypatch, way):
+    """As that of a signal handler: it sets the arguments of the same kernel."""
+    given = [arrays(queue, (9, 8), (8, 7), seed=seed) for seed in range(2)]
+    right = [a.get() @ b.get() for a, b in given]
+    if way == "NumPy arrays":
+        given = [[x.get() for x in pair] for pair in given]
+    for _ in range(2 if way == "a repeated product" else 0):
+        gemm.gemm(*given[0], kernel=KERNEL, backend="opencl")
+    inner, enqueue = [], cl.enqueue_nd_range_kernel
+
+    def interrupted(*args, **options):
+        if not inner:
+            inner.append(None)
+            inner.append(gemm.gemm(*given[1], kernel=KERNEL, backend="opencl"))
+        return enqueue(*args, **options)
+
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", interrupted)
+    outer = gemm.gemm(*given[0], kernel=KERNEL, backend="opencl")
+    for found, want in zip((outer, inner[1]), right, strict=True):
+        assert np.array_equal(found if isinstance(found, np.ndarray) else found.get(), want)
 
 
 def test_operands_that_are_one_array_or_two(queue, enqueued):
