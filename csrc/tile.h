@@ -700,12 +700,14 @@ TARGET static void LOCAL(compute_columns)(const gemm_block *x) {
     }
 }
 
-/* The number of columns to compute by themselves, so that all other tiles read whole cache lines of an unpacked b. NumPy's
- * large arrays start 16 bytes after the start of a line: each tile would read a part of one line more in each row of b.
- * Returns 0 if the first column starts a line, or if the rows of b start at different positions in their lines. Also
- * returns 0 if C has few columns, because the additional tile takes time, and for a short k: writing C takes longer then. */
+/* The number of columns to compute by themselves, so that all other tiles read whole cache lines of an unpacked b.
+ * NumPy's large arrays start 16 bytes after the start of a line. In each row of b, a tile would then read a part of one
+ * more line. Returns 0 if the first column starts a line, or if the rows of b start at different positions in their
+ * lines. Also returns 0 if C has few columns, because the additional tile takes longer than it saves, and if k is short,
+ * because writing C then takes most of the time. */
 TARGET INLINE int64_t LOCAL(columns_before_line)(const gemm_block *x) {
     enum { LINE = 64, FEW_TILES = 6 };
+    _Static_assert(VL == 1 || FEW_TILES * NR * sizeof(IN) >= LINE, "fewer columns than a line holds");
     if (VL == 1 || x->n < FEW_TILES * NR || x->k <= GEMM_SHORT_K || x->b_ts != NR || x->b_cs != 1) return 0;
     const uintptr_t beyond = (uintptr_t)x->b % LINE;
     if (beyond % sizeof(IN) || x->b_ps * (int64_t)sizeof(IN) % LINE) return 0;

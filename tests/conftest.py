@@ -54,6 +54,7 @@ from gemm.catalog import BACKENDS, BY_NAME, KERNELS, TARGETS, Kernel
 from gemm.core import disk_cache
 from gemm.core.problem import EXTRA, NARROW
 from gemm.extras.batching import Batch
+from gemm.frontend import plan_cache
 from gemm.select import candidates, probe, verification, worker
 from gemm.select.candidates import unavailable
 
@@ -356,6 +357,23 @@ def subject(request):
     return make_subject(spec, request.config)
 
 
+def cramped(call, limits):
+    """`call` on a device with little memory. Plans for one size of the memory are forgotten before those for the other.
+
+    The limits change for each call, because the last subject of a session lives while other modules are tested.
+    """
+
+    def called(*operands, **options):
+        plan_cache.forget()
+        try:
+            with patch.dict(limits, CRAMPED):
+                return call(*operands, **options)
+        finally:
+            plan_cache.forget()
+
+    return called
+
+
 def make_subject(spec, config):
     row = BY_NAME[spec.kernel]
     dtype = np.dtype("u" * (spec.variant == "unsigned") + spec.dtype)
@@ -372,8 +390,8 @@ def make_subject(spec, config):
         call = resident(call, CuPy())
     elif spec.variant == "torch":
         call = resident(call, Torch(str(spec.device)))
-    elif spec.variant == "cramped":  # for each call: the last subject of a session lives while other modules are tested
-        call = patch.dict(_device(spec).limits, CRAMPED)(call)
+    elif spec.variant == "cramped":
+        call = cramped(call, _device(spec).limits)
     elif spec.variant == "prepared":
         call = prepared(row.name, row.precision, call)
     elif spec.variant == "pending":

@@ -53,8 +53,8 @@ static void choose_packing(gemm_blocking *blocking, const gemm_plan *plan, const
         SMALL_A = 256 << 10,
         WIDE = 200,
         FEW_ROWS = 96,
-        /* The L1 cache of most CPUs: lines whose distance is a multiple of PERIOD bytes share one set, and a set holds
-         * WAYS lines or a few more. */
+        /* The L1 cache of most CPUs. A line has LINE bytes. Lines whose distance is a multiple of SETS lines share one
+         * set, and a set holds WAYS lines or a few more. */
         LINE = 64,
         SETS = 64,
         WAYS = 8,
