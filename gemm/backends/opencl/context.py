@@ -106,7 +106,7 @@ class Handle:
         self._process = os.getpid()
         self._own = threading.local()
         self.latest = Latest()
-        # {Replay: bytes of memory that it holds}, oldest first
+        # {Replay or HostReplay: bytes of memory that it holds}, oldest first
         self._charged: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.copied = {"filled": 0, "packed": 0, "fetched": 0}
 

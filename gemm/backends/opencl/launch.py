@@ -78,9 +78,9 @@ class Launcher:
     def replay(self, a: Any, b: Any, c: Any, out: Any, bias: None = None) -> Replay | HostReplay | None:
         """Return a Replay that repeats this thread's last launch, or None if the launch cannot be repeated.
 
-        For NumPy arrays, a thread's first call returns None, too. The arguments are the pyopencl or NumPy arrays of the
-        launch. b is None if it is prepacked. c is None if the launch does not read c. bias is always None: no OpenCL
-        kernel adds a bias.
+        For NumPy arrays, each thread's first call for this launcher returns None. The arguments are the pyopencl or
+        NumPy arrays of the launch. b is None if it is prepacked. c is None if the launch does not read c. bias is
+        always None: no OpenCL kernel adds a bias.
         """
         launcher, traffic = self.handle.latest.launch or (None, None)
         self.handle.latest.launch = None
@@ -89,7 +89,8 @@ class Launcher:
         if not traffic.repeatable or len(traffic.commands) > MOST_COMMANDS:
             return None
         if isinstance(out, np.ndarray):
-            # Other products may never be repeated, and the memory of a HostReplay takes long to allocate.
+            # Many products are computed only once. Allocating the memory of a HostReplay would take longer than it
+            # saves.
             second, self._last.second = getattr(self._last, "second", False), True
             return self._host_replay(traffic, (a, b, c, out)) if second else None
         if out.queue is None:

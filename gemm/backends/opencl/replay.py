@@ -190,7 +190,7 @@ HOST_BYTES = 16 << 20
 
 
 class HostReplay:
-    """The copies and commands of a product of NumPy arrays. A call repeats them for similar arrays, and waits.
+    """The copies and commands of a product of NumPy arrays. A call repeats them and waits for the result.
 
     A HostReplay has its own kernel objects and staging memory. No command waits for an event, because all of them are
     in one in-order queue, and each call waits for its result. Operands may overlap `out`: a call copies all operands

@@ -285,20 +285,25 @@ def test_launches_that_are_not_repeated_keep_no_memory(device, monkeypatch):
     assert [number for number, kept in enumerate(made) if kept() is not None] == [6]
 
 
-def test_a_call_between_a_launch_and_its_end(monkeypatch):
-    """As that of a signal handler, which computes a product like the one that it interrupts."""
+@pytest.mark.parametrize(("owner", "name", "earlier"), [(launch.Launcher, "_launch", 0), (replay, "fill", 3)])
+def test_a_call_within_a_call(monkeypatch, owner, name, earlier):
+    """As that of a signal handler, which computes a product like the one that it interrupts: the first product between
+    its launch and its end, or a repeated one while it copies its operands."""
     given = [arrays((20, 20), (20, 20), seed=seed) for seed in range(2)]
-    inner, launching = [], launch.Launcher._launch
+    for _ in range(earlier):
+        gemm.gemm(*given[0], kernel=KERNEL)
+    inner, function = [], getattr(owner, name)
 
     def interrupted(*args):
-        found = launching(*args)
+        found = function(*args)
         if not inner:
             inner.append(None)
             inner.append(gemm.gemm(*given[1], kernel=KERNEL))
         return found
 
-    monkeypatch.setattr(launch.Launcher, "_launch", interrupted)
+    monkeypatch.setattr(owner, name, interrupted)
     outer = gemm.gemm(*given[0], kernel=KERNEL)
+    assert len(inner) == 2
     for found, (a, b) in ((outer, given[0]), (inner[1], given[1])):
         assert np.allclose(found, a @ b, rtol=1e-4, atol=1e-4)
 
@@ -318,26 +323,6 @@ def test_products_that_were_timed_are_repeated_afterwards(launched, monkeypatch)
         assert np.allclose(gemm.gemm(a, b, kernel=KERNEL), a @ b, rtol=1e-4, atol=1e-4)
     assert not launched
     calibration.forget()
-
-
-def test_a_call_within_a_call_takes_memory_of_its_own(monkeypatch):
-    """As that of a signal handler, which interrupts a product anywhere."""
-    given = [arrays((20, 20), (20, 20), seed=seed) for seed in range(2)]
-    for _ in range(3):
-        gemm.gemm(*given[0], kernel=KERNEL)
-    inner, fill = [], replay.fill
-
-    def interrupted(*args):
-        event = fill(*args)
-        if not inner:
-            inner.append(None)
-            inner.append(gemm.gemm(*given[1], kernel=KERNEL))
-        return event
-
-    monkeypatch.setattr(replay, "fill", interrupted)
-    outer = gemm.gemm(*given[0], kernel=KERNEL)
-    for found, (a, b) in ((outer, given[0]), (inner[1], given[1])):
-        assert np.allclose(found, a @ b, rtol=1e-4, atol=1e-4)
 
 
 def test_threads_have_their_own():
